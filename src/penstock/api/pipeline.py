@@ -1,0 +1,100 @@
+"""`Pipeline`: what the user wrote, under one name. It collects sinks and yields a plan; runners take it from there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from penstock.api.stream import Stream, at_line
+from penstock.api.where import user_line
+from penstock.connectors.connector import Source
+from penstock.errors import NameError_, PlanError
+from penstock.plan import logical
+from penstock.plan.explain import explain_plan
+from penstock.plan.physical import PhysicalPlan, compile_plan
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+default_runner: Callable[[], Any] | None = None
+"""Set by `penstock` itself: what `run()` uses when no runner is given. (The API knows no runner.)"""
+
+
+class Pipeline:
+    """A named set of streams from sources to sinks.
+
+    >>> import penstock as pen
+    >>> from penstock import sinks, sources
+    >>> out = sinks.memory("doc-totals")
+    >>> p = pen.Pipeline("doc")
+    >>> _ = (
+    ...     p.read(sources.memory([{"user": "a", "price": 3}, {"user": "a", "price": 4}], schema="user string, price bigint"))
+    ...     .key_by("user").aggregate(total="sum(price)", name="totals").write(out)
+    ... )
+    >>> _ = p.run(pen.Local())
+    >>> out.rows()
+    [{'user': 'a', 'total': 7}]
+    """
+
+    def __init__(self, name: str, *, on_error: str = "fail", max_parallelism: int = 128) -> None:
+        self.name = check_name(name, "a pipeline")
+        if on_error not in ("fail", "dead-letter"):
+            raise PlanError(f'on_error={on_error!r} is not known. Write "fail" or "dead-letter"', where=user_line())
+        if not 1 <= max_parallelism <= 32768:
+            raise PlanError(f"max_parallelism={max_parallelism} is out of range (1 to 32768)", where=user_line())
+        self.on_error, self.max_parallelism = on_error, max_parallelism
+        self._writes: list[logical.Write] = []
+
+    def read(self, source: Source, *, name: str | None = None) -> Stream:
+        """The rows of a source."""
+        if not isinstance(source, Source):
+            raise PlanError(f"read needs a source, and got {source!r}. Write: .read(sources.files(...))", where=user_line())
+        label = at_line(lambda: check_name(name or source.name, "a source"))
+        return Stream(self, logical.Read(where=user_line(), source=source, name=label, on_error=self.on_error))
+
+    @property
+    def dead_letters(self) -> Stream:
+        """The rows that could not be decoded or processed: step, source, split, position, error, record, event_time."""
+        return Stream(self, logical.DeadLetters(where=user_line()))
+
+    def add(self, write: logical.Write) -> None:
+        """Take up a sink; `Stream.write` calls it."""
+        at_line(lambda: check_name(write.name, "a sink"))
+        self._writes.append(write)
+
+    def plan(self) -> PhysicalPlan:
+        """What will run."""
+        if not self._writes:
+            raise PlanError(f"pipeline {self.name!r} writes nothing. End a stream with .write(sinks.console())")
+        dead_last = sorted(self._writes, key=lambda write: any(isinstance(n, logical.DeadLetters) for n in logical.walk((write,))))
+        return compile_plan(self.name, dead_last, max_parallelism=self.max_parallelism)
+
+    def explain(self, runner: Any = None) -> str:
+        """The logical and physical plan and the guarantee, as text."""
+        return explain_plan(self.plan(), None if runner is None else runner.describe())
+
+    def run(self, runner: Any = None, *, restore: Any = "latest") -> Any:
+        """Run until bounded input ends, or Ctrl-C stops it gracefully. Returns the job."""
+        return self._runner(runner).run(self, restore=restore)
+
+    def start(self, runner: Any = None, *, restore: Any = "latest") -> Any:
+        """Start, and return the `Job` at once."""
+        return self._runner(runner).start(self, restore=restore)
+
+    def _runner(self, runner: Any) -> Any:
+        if runner is None:
+            assert default_runner is not None, "penstock sets the default runner"
+            return default_runner()
+        if not hasattr(runner, "start"):
+            raise PlanError(f"{runner!r} is no runner. Write: pen.Local(), pen.MicroBatch() or pen.Continuous()", where=user_line())
+        return runner
+
+
+def check_name(name: str, what: str) -> str:
+    """Names become file names and identities, so few characters are allowed."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise NameError_(
+            f"{name!r} cannot be the name of {what}: letters, digits, '.', '_' and '-' are allowed, starting with a letter or digit, 128 at most",
+            where=user_line(),
+        )
+    return name

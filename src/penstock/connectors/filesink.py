@@ -1,0 +1,304 @@
+"""Rows into a folder of files, where readers see whole epochs only.
+
+    <path>/epoch=7/part-<uid>-3.parquet, _epoch.json       visible: glob <path>/epoch=*/part-*
+    <path>/_rolled/<lineage>/epoch=8/…                     committed, waiting to become part of a larger directory (roll=)
+    <path>/_staging/<lineage>/open-<uid>/part-…            being written
+    <path>/_staging/<lineage>/8-<uid>/part-…               prepared for epoch 8
+    <path>/_staging/<lineage>/commit-8/…                   about to become visible
+
+`_epoch.json` is the marker: lineage, epochs, and each part's rows, bytes and checksum.
+
+1. A prepared part is synced and never moves. To commit, all parts of the epoch are linked into `commit-<n>`, the marker
+   is written, and ONE rename makes the directory visible. A half-made `commit-<n>` holds links only and is thrown away;
+   so any step may be repeated.
+2. The target exists: with our own marker it was done before (ALREADY); with any other it is not ours to touch (`StorageError`).
+   Prepared parts are removed after the rename.
+3. An epoch without rows makes no directory.
+4. `roll=N` gathers: a commit renames the epoch into `_rolled` (that is its commit: durable, once, never undone), and N
+   of them are linked into `epoch=<first>-<last>`, made visible by one rename, before their own directories go. A crash
+   between the two is noticed by the next commit, because visible markers list their epochs. Closing the committer shows
+   what was gathered; after a crash the next one goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.connectors.connector import Committer, Json, Sink, SinkContext, Verdict, Writer
+from penstock.connectors.durable import check_name, make_dirs, sync_dir, write_file
+from penstock.connectors.rowfile import FORMATS, RowFile, open_row_file
+from penstock.errors import ConfigError, CorruptError, StorageError
+
+__all__ = ["FileSink", "files"]
+
+MARKER = "_epoch.json"
+EPOCH_DIR = re.compile(r"epoch=(\d+)(?:-(\d+))?")
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+
+
+@dataclass(frozen=True)
+class FileSink(Sink):
+    """Files of `format` in `path`; `roll` epochs with rows share a directory."""
+
+    name: str
+    path: str
+    format: str
+    roll: int
+    kind: str = field(init=False, default="transactional")
+
+    def writer(self, context: SinkContext) -> Writer:
+        return _FileWriter(self, context)
+
+    def committer(self, context: SinkContext) -> Committer:
+        return _FileCommitter(self, context)
+
+    def describe(self) -> str:
+        return "files, transactional"
+
+
+def files(path: str | os.PathLike[str], *, format: str = "parquet", roll: int = 1, name: str | None = None) -> FileSink:
+    """See `penstock.sinks.files`."""
+    text = os.fspath(path)
+    if "://" in text:
+        raise ConfigError(f"{text!r}: files are written to local or mounted folders. Give a path without '://'")
+    if format not in FORMATS:
+        raise ConfigError(f"format={format!r} is not known. Formats: {', '.join(FORMATS)}")
+    if roll < 1:
+        raise ConfigError(f"roll={roll}: expected the number of epochs in a directory, at least 1")
+    absolute = Path(text).absolute()
+    return FileSink(check_name(name or absolute.name, "sink name"), str(absolute), format, roll)
+
+
+def _staging(sink: FileSink, context: SinkContext) -> Path:
+    return Path(sink.path, "_staging", check_name(context.lineage, "lineage"))
+
+
+class _FileWriter(Writer):
+    """One part per epoch with rows."""
+
+    def __init__(self, sink: FileSink, context: SinkContext) -> None:
+        self._sink = sink
+        self._context = context
+        self._staging = _staging(sink, context)
+        self._open = self._staging / f"open-{check_name(context.uid, 'uid')}"
+        self._file: RowFile | None = None
+        self._part = ""
+        self._count = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        if self._file is None:
+            make_dirs(self._open)
+            # The count makes the name unique even if the parts of two epochs are committed as one.
+            self._part = f"part-{self._context.uid}-{self._count}.{self._sink.format}"
+            self._count += 1
+            self._file = open_row_file(self._sink.format, self._open / self._part, self._context.schema)
+        self._file.write(batch)
+
+    def prepare(self, epoch: int) -> Sequence[Json]:
+        if self._file is None:
+            return []
+        written = self._file.close()
+        self._file = None
+        sync_dir(self._open)
+        folder = self._staging / f"{epoch}-{self._context.uid}"
+        os.rename(self._open, folder)
+        sync_dir(self._staging)
+        return [
+            {
+                "folder": folder.name,
+                "part": self._part,
+                "rows": written.rows,
+                "bytes": written.bytes,
+                "xxh64": written.checksum,
+            }
+        ]
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.abandon()
+            self._file = None
+        shutil.rmtree(self._open, ignore_errors=True)
+
+
+class _FileCommitter(Committer):
+    def __init__(self, sink: FileSink, context: SinkContext) -> None:
+        self._path = Path(sink.path)
+        self._roll = sink.roll
+        self._lineage = context.lineage
+        self._staging = _staging(sink, context)
+        self._rolled = Path(sink.path, "_rolled", context.lineage)
+        self._ranges: list[tuple[int, int, Path]] | None = None  # visible directories of several epochs
+
+    def commit(self, epoch: int, committables: Sequence[Json], attempt: int) -> Verdict:
+        if not committables:
+            return Verdict.DONE
+        parts = _parts(committables)
+        done = self._find(epoch)
+        if done is not None:
+            self._check_same(done, epoch, parts)
+            self._remove_prepared(committables)
+            return Verdict.ALREADY
+        home = self._path if self._roll == 1 else self._rolled
+        marker = {"lineage": self._lineage, "epochs": [epoch], "parts": {str(epoch): parts}}
+        sources = [self._staging / item["folder"] / item["part"] for item in committables]
+        self._publish(sources, marker, home / f"epoch={epoch}", f"commit-{epoch}")
+        self._remove_prepared(committables)
+        if self._roll > 1:
+            self._show(self._roll)
+        return Verdict.DONE
+
+    def committed(self) -> tuple[str, int] | None:
+        found = [*_epoch_dirs(self._path), *_epoch_dirs(self._rolled)]
+        if not found:
+            return None
+        marker = _read_marker(max(found, key=lambda item: item[1])[2])
+        return marker["lineage"], max(marker["epochs"])
+
+    def sweep(self, keep: Sequence[Json]) -> None:
+        """Called while no writer of this lineage is at work: what is not kept has no owner."""
+        kept = {item["folder"] for item in keep}
+        if self._staging.is_dir():
+            for folder in self._staging.iterdir():
+                if folder.name not in kept:
+                    shutil.rmtree(folder)
+
+    def close(self) -> None:
+        self._show(1)
+
+    def _find(self, epoch: int) -> Path | None:
+        """The directory that shows `epoch`, or holds it until it is shown."""
+        for candidate in (self._path / f"epoch={epoch}", self._rolled / f"epoch={epoch}"):
+            if candidate.exists():
+                return candidate
+        if self._ranges is None:
+            self._ranges = [item for item in _epoch_dirs(self._path) if item[0] < item[1]]
+        for first, last, folder in self._ranges:
+            if first <= epoch <= last:
+                return folder
+        return None
+
+    def _check_same(self, folder: Path, epoch: int, parts: Json) -> None:
+        marker = _read_marker(folder)
+        if marker["lineage"] != self._lineage:
+            raise StorageError(
+                f"{folder} was written by lineage {marker['lineage']}, and lineage {self._lineage} now has an epoch {epoch} "
+                f"of its own. Write to another folder, or remove the epochs that should not count"
+            )
+        if marker["parts"].get(str(epoch)) != parts:
+            raise StorageError(
+                f"{folder} shows other rows for epoch {epoch} of lineage {self._lineage} than those to be committed now. "
+                f"The job was restored from before what it had committed"
+            )
+
+    def _publish(self, sources: list[Path], marker: dict[str, Any], target: Path, temporary: str) -> None:
+        """Gather `sources` and make them appear at `target` by one rename."""
+        make_dirs(target.parent)
+        make_dirs(self._staging)
+        build = self._staging / temporary
+        if build.exists():
+            shutil.rmtree(build)
+        build.mkdir()
+        sizes = {item["name"]: item["bytes"] for parts in marker["parts"].values() for item in parts}
+        for source in sources:
+            if not source.exists():
+                raise StorageError(f"{source} is gone: it was prepared for epoch {marker['epochs']} and not committed yet")
+            if source.stat().st_size != sizes[source.name]:
+                raise CorruptError(f"{source} has {source.stat().st_size} bytes, and {sizes[source.name]} were prepared")
+            _link(source, build / source.name)
+        write_file(build / MARKER, json.dumps(marker, indent=1, sort_keys=True).encode())
+        sync_dir(build)
+        try:
+            os.rename(build, target)
+        except OSError as error:
+            raise StorageError(
+                f"{target} appeared while it was being committed: {error}. Does another job write there?"
+            ) from error
+        sync_dir(target.parent)
+
+    def _show(self, at_least: int) -> None:
+        """Make gathered epochs visible if there are enough of them."""
+        waiting = []
+        for first, _, folder in sorted(_epoch_dirs(self._rolled)):
+            visible = self._find_visible(first)
+            if visible is None:
+                waiting.append((first, folder))
+            else:
+                # Shown by an earlier call that died before it could tidy up.
+                self._check_same(visible, first, _read_marker(folder)["parts"][str(first)])
+                shutil.rmtree(folder)
+        if not waiting or len(waiting) < at_least:
+            return
+        first, last = waiting[0][0], waiting[-1][0]
+        label = f"{first}" if first == last else f"{first}-{last}"
+        parts = {str(epoch): _read_marker(folder)["parts"][str(epoch)] for epoch, folder in waiting}
+        marker = {"lineage": self._lineage, "epochs": [epoch for epoch, _ in waiting], "parts": parts}
+        sources = [folder / item["name"] for epoch, folder in waiting for item in parts[str(epoch)]]
+        self._publish(sources, marker, self._path / f"epoch={label}", f"commit-{label}")
+        self._ranges = None
+        for _, folder in waiting:
+            shutil.rmtree(folder)
+
+    def _find_visible(self, epoch: int) -> Path | None:
+        for first, last, folder in _epoch_dirs(self._path):
+            if first <= epoch <= last and epoch in _read_marker(folder)["epochs"]:
+                return folder
+        return None
+
+    def _remove_prepared(self, committables: Sequence[Json]) -> None:
+        for item in committables:
+            shutil.rmtree(self._staging / item["folder"], ignore_errors=True)
+
+
+def _parts(committables: Sequence[Json]) -> list[dict[str, Any]]:
+    return [{"name": item["part"], "rows": item["rows"], "bytes": item["bytes"], "xxh64": item["xxh64"]} for item in committables]
+
+
+def _epoch_dirs(path: Path) -> list[tuple[int, int, Path]]:
+    """(first epoch, last epoch, directory) of every epoch directory in `path`."""
+    if not path.is_dir():
+        return []
+    found = []
+    for name in os.listdir(path):
+        if match := EPOCH_DIR.fullmatch(name):
+            found.append((int(match[1]), int(match[2] or match[1]), path / name))
+    return found
+
+
+def _read_marker(folder: Path) -> dict[str, Any]:
+    try:
+        marker: dict[str, Any] = json.loads((folder / MARKER).read_text())
+        lineage, epochs, parts = marker["lineage"], marker["epochs"], marker["parts"]
+    except FileNotFoundError as error:
+        raise StorageError(
+            f"{folder} was not written by Penstock: it has no {MARKER}. Choose a folder of its own for the sink"
+        ) from error
+    except (ValueError, KeyError) as error:
+        raise CorruptError(f"{folder / MARKER} is damaged: {error}") from error
+    assert isinstance(lineage, str)
+    assert isinstance(epochs, list)
+    assert isinstance(parts, dict)
+    return marker
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        # A file system without hard links: the bytes are written twice instead.
+        shutil.copyfile(source, target)
+        with open(target, "rb") as copied:
+            os.fsync(copied.fileno())

@@ -1,0 +1,147 @@
+"""Rows computed from their number: endless or not, as fast as possible or at a steady rate, and always the same.
+
+`make(index, seed)` gets the numbers of the rows wanted and returns their columns. It is a pure function of them, so a
+position is just a count, and reading from it again gives the same rows.
+
+1. Row i of split s has the number `i * splits + s`: together the splits hold 0, 1, 2, … once each.
+2. If `make` takes a parameter `columns`, it is told which columns are used and need not compute the others.
+3. `rate` is rows per second over all splits, by the clock since the reader opened. What is due is given out; nothing
+   is ever waited for. After a restart the rate starts anew: time in which nothing ran is not made up for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.connectors.connector import Chunk, Json, Reader, Source, SourceContext
+from penstock.connectors.durable import check_name
+from penstock.errors import ConfigError
+from penstock.schema import to_schema
+
+__all__ = ["Generate", "Make", "generate"]
+
+Make = Callable[..., Mapping[str, Any] | pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class Generate(Source):
+    """Rows 0 to `rows` (None: without end) of `make`."""
+
+    name: str
+    schema: pa.Schema
+    make: Make
+    rows: int | None
+    rate: float | None
+    lanes: int
+    seed: int
+    bounded: bool = field(init=False)
+    replayable: bool = field(init=False, default=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bounded", self.rows is not None)
+
+    def splits(self) -> tuple[str, ...]:
+        return tuple(str(lane) for lane in range(self.lanes))
+
+    def open(self, split: str, position: Json, context: SourceContext) -> Reader:
+        return _GenerateReader(self, int(split), position or 0, context.columns)
+
+    def describe(self) -> str:
+        return "generated, replayable"
+
+
+def generate(
+    make: Make,
+    *,
+    schema: Any,
+    rows: int | None = None,
+    rate: float | None = None,
+    splits: int = 2,
+    seed: int = 0,
+    name: str = "generate",
+) -> Generate:
+    """See `penstock.sources.generate`."""
+    if splits < 1:
+        raise ConfigError(f"splits={splits}: expected at least 1")
+    if rows is not None and rows < 0:
+        raise ConfigError(f"rows={rows}: expected 0 or more, or None for no end")
+    if rate is not None and rate <= 0:
+        raise ConfigError(f"rate={rate}: expected rows per second, or None for as fast as possible")
+    return Generate(check_name(name, "source name"), to_schema(schema), make, rows, rate, splits, seed)
+
+
+class _GenerateReader(Reader):
+    def __init__(self, source: Generate, lane: int, position: int, columns: tuple[str, ...]) -> None:
+        self.source = source
+        self.lane = lane
+        self.position = position
+        self.opened_at = position
+        self.opened = time.monotonic()
+        self.schema = pa.schema([source.schema.field(name) for name in columns])
+        told = "columns" in inspect.signature(source.make).parameters
+        self.extra: dict[str, Any] = {"columns": columns} if told else {}
+        rows = source.rows
+        self.end = None if rows is None else max(0, (rows - lane + source.lanes - 1) // source.lanes)
+        self.told_end = False
+
+    def poll(self, rows_max: int) -> Chunk | None:
+        count = self._ready(rows_max)
+        if count == 0 and self.position != self.end:
+            return None
+        batch = self._make(count) if count else None
+        self.position += count
+        self.told_end = self.position == self.end
+        return Chunk(batch, self.position, ended=self.told_end)
+
+    def backlog(self) -> bool:
+        if self.position == self.end:
+            return not self.told_end
+        return self._ready(1) > 0
+
+    def _ready(self, rows_max: int) -> int:
+        count = rows_max
+        if self.end is not None:
+            count = min(count, self.end - self.position)
+        if self.source.rate is not None:
+            due = int((time.monotonic() - self.opened) * self.source.rate / self.source.lanes)
+            count = min(count, due - (self.position - self.opened_at))
+        return max(count, 0)
+
+    def _make(self, count: int) -> pa.RecordBatch:
+        lanes = self.source.lanes
+        first = self.position * lanes + self.lane
+        index = np.arange(first, first + count * lanes, lanes, dtype=np.int64)
+        made = self.source.make(index, self.source.seed, **self.extra)
+        if not self.schema.names:  # only the number of rows is wanted
+            return pa.record_batch({"row": index}).select([])
+        have = made.schema.names if isinstance(made, pa.RecordBatch) else list(made)
+        arrays = []
+        for each in self.schema:
+            if each.name not in have:
+                raise ConfigError(f"source {self.source.name!r}: make gave no column {each.name!r}, but {', '.join(have)}")
+            arrays.append(_array(made[each.name], each, count, self.source.name))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _array(values: Any, each: pa.Field, count: int, name: str) -> pa.Array:
+    try:
+        array = values if isinstance(values, pa.Array) else pa.array(values)
+        if array.type != each.type:
+            array = array.cast(each.type)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ConfigError(f"source {name!r}: column {each.name!r} is not {each.type}: {error}") from error
+    if len(array) != count:
+        raise ConfigError(
+            f"source {name!r}: column {each.name!r} has {len(array)} values for {count} rows. "
+            f"make gives one value for each number in `index`"
+        )
+    if array.null_count and not each.nullable:
+        raise ConfigError(f"source {name!r}: column {each.name!r} is not null, and make gave nulls")
+    return array

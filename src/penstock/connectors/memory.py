@@ -1,0 +1,148 @@
+"""Rows in memory as a source: for tests, notebooks and small tables.
+
+1. Row i is in split `i % splits`; a position is the number of rows read of the split.
+2. The rows travel with the source to the tasks, so keep them few.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.connectors.connector import Chunk, Json, Reader, Source, SourceContext
+from penstock.connectors.durable import check_name
+from penstock.errors import ConfigError
+from penstock.schema import to_array, to_schema
+
+__all__ = ["Memory", "memory"]
+
+
+@dataclass(frozen=True, eq=False)
+class Memory(Source):
+    """`table`, dealt to `lanes` splits, at most `batch` rows in a chunk."""
+
+    name: str
+    schema: pa.Schema
+    table: pa.Table
+    lanes: int
+    batch: int
+    bounded: bool = field(init=False, default=True)
+    replayable: bool = field(init=False, default=True)
+
+    def splits(self) -> tuple[str, ...]:
+        return tuple(str(lane) for lane in range(self.lanes))
+
+    def open(self, split: str, position: Json, context: SourceContext) -> Reader:
+        rows = self.table
+        if self.lanes > 1:
+            rows = rows.take(pa.array(np.arange(int(split), rows.num_rows, self.lanes)))
+        return _MemoryReader(rows.select(list(context.columns)), position or 0, self.batch)
+
+    def describe(self) -> str:
+        return "memory, replayable"
+
+
+def memory(
+    rows: Iterable[Any] | pa.Table,
+    *,
+    schema: Any = None,
+    splits: int = 1,
+    batch: int = 4096,
+    name: str = "memory",
+) -> Memory:
+    """See `penstock.sources.memory`."""
+    if splits < 1 or batch < 1:
+        raise ConfigError(f"splits={splits}, batch={batch}: expected at least 1 each")
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    if isinstance(rows, pa.Table):
+        found = rows.schema.remove_metadata() if schema is None else to_schema(schema)
+        table = _as(rows, found)
+    else:
+        table = _table_of(list(rows), schema)
+    return Memory(check_name(name, "source name"), table.schema, table, splits, batch)
+
+
+def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    missing = [name for name in schema.names if name not in table.column_names]
+    if missing:
+        raise ConfigError(f"the table has no column {missing[0]!r}. Its columns: {', '.join(table.column_names)}")
+    try:
+        return table.select(schema.names).cast(schema)
+    except (pa.ArrowException, ValueError) as error:
+        raise ConfigError(f"the table does not fit its schema: {error}") from error
+
+
+def _table_of(rows: list[Any], schema: Any) -> pa.Table:
+    if schema is None and rows and dataclasses.is_dataclass(rows[0]):
+        schema = type(rows[0])
+    if schema is None:
+        return _inferred(rows)
+    found = to_schema(schema)
+    dicts = [_as_dict(row, found) for row in rows]
+    columns = [to_array([row.get(each.name) for row in dicts], each) for each in found]
+    return pa.Table.from_arrays(columns, schema=found)
+
+
+def _as_dict(row: Any, schema: pa.Schema) -> dict[str, Any]:
+    if isinstance(row, dict):
+        found = row
+    elif dataclasses.is_dataclass(row) and not isinstance(row, type):
+        found = dataclasses.asdict(row)
+    elif isinstance(row, tuple) and hasattr(row, "_asdict"):
+        found = row._asdict()
+    elif len(schema) == 1:
+        found = {schema.names[0]: row}
+    else:
+        raise ConfigError(f"{row!r} is not a row of {', '.join(schema.names)}. Write rows as dicts or dataclasses")
+    unknown = [key for key in found if key not in schema.names]
+    if unknown:
+        raise ConfigError(f"a row has {unknown[0]!r}, which is no column. Columns: {', '.join(schema.names)}")
+    return found
+
+
+def _inferred(rows: list[Any]) -> pa.Table:
+    if not rows or not all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows):
+        raise ConfigError(
+            "cannot tell the columns: without a schema all rows are dicts with the same keys. "
+            'Write: schema="user string, n bigint"'
+        )
+    table = pa.Table.from_pylist(rows)
+    for each in table.schema:
+        if pa.types.is_timestamp(each.type) and each.type.tz is None:
+            raise ConfigError(f"column {each.name!r} has times without a zone. Write: datetime(..., tzinfo=UTC)")
+    to_schema(table.schema)  # refuses names that are Penstock's own
+    return table
+
+
+class _MemoryReader(Reader):
+    def __init__(self, rows: pa.Table, position: int, batch: int) -> None:
+        self.rows = rows
+        self.count = rows.num_rows
+        self.position = position
+        self.batch = batch
+        self.told_end = False
+
+    def poll(self, rows_max: int) -> Chunk | None:
+        piece = self.rows.slice(self.position, min(rows_max, self.batch))
+        self.position += piece.num_rows
+        self.told_end = self.position >= self.count
+        if not piece.num_rows:
+            return Chunk(None, self.position, ended=True)
+        return Chunk(_one_batch(piece), self.position, ended=self.told_end)
+
+    def backlog(self) -> bool:
+        return not self.told_end
+
+
+def _one_batch(piece: pa.Table) -> pa.RecordBatch:
+    if not piece.num_columns:
+        # A table without columns has no batches, yet its rows count.
+        counted = pa.record_batch({"row": pa.nulls(piece.num_rows)})
+        return counted.select([])
+    return piece.combine_chunks().to_batches()[0]

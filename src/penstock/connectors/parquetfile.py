@@ -1,0 +1,144 @@
+"""A Parquet file read row group by row group; the offset is [row group, row in it].
+
+1. Only the wanted columns are read. A column the file lacks is an error of the file; a column of another type is
+   converted if nothing is lost.
+2. A row with null where the schema says "not null" is a bad record. Parquet has no other kind: a file that cannot be
+   decoded is an error.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.connectors.connector import BadRecord, Json
+from penstock.connectors.fileformat import FileReader, Piece
+from penstock.errors import CorruptError, StorageError
+
+__all__ = ["ParquetReader", "file_schema"]
+
+SAMPLE_CHARS = 1_000
+
+
+def file_schema(path: Path) -> pa.Schema:
+    """The columns a Parquet file says it has."""
+    try:
+        return pq.read_schema(path).remove_metadata()
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path.name, error) from error
+
+
+class ParquetReader(FileReader):
+    """Rows of one Parquet file. One row group is in memory at a time."""
+
+    def __init__(self, path: Path, name: str, offset: Json, schema: pa.Schema) -> None:
+        self.name = name
+        self._schema = schema
+        self._size = path.stat().st_size
+        self._file: pq.ParquetFile | None = None
+        group, row = offset or (0, 0)
+        self._group = int(group)
+        self._row = int(row)
+        self._batch: pa.RecordBatch | None = None  # the group's rows
+        self._groups = 0
+        if self._size:  # an empty file has no rows rather than no footer
+            self._open(path)
+
+    def _open(self, path: Path) -> None:
+        try:
+            self._file = pq.ParquetFile(path, memory_map=True)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(self.name, error) from error
+        self._groups = self._file.num_row_groups
+        have = self._file.schema_arrow.names
+        for name in self._schema.names:
+            if name not in have:
+                raise StorageError(f"{self.name!r} has no column {name!r}. Its columns: {', '.join(have)}")
+        if self._group > self._groups:
+            raise StorageError(f"{self.name!r} was read up to row group {self._group} and has {self._groups}: it was changed")
+        self._skip_empty_groups()
+
+    @property
+    def offset(self) -> Json:
+        return [self._group, self._row]
+
+    @property
+    def finished(self) -> bool:
+        return self._group >= self._groups
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def read(self, rows_max: int) -> Piece | None:
+        assert rows_max > 0, "a poll asks for at least one row"
+        if self.finished:
+            return None
+        if self._batch is None:
+            self._batch = self._read_group()
+        group, first = self._group, self._row
+        batch = self._batch.slice(first, rows_max)
+        self._row += batch.num_rows
+        if self._row >= self._batch.num_rows:
+            self._group, self._row, self._batch = group + 1, 0, None
+            self._skip_empty_groups()
+        return self._without_nulls(batch, group, first)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _skip_empty_groups(self) -> None:
+        assert self._file is not None
+        while self._group < self._groups and not self._file.metadata.row_group(self._group).num_rows:
+            self._group += 1
+
+    def _read_group(self) -> pa.RecordBatch:
+        assert self._file is not None
+        try:
+            table = self._file.read_row_group(self._group, columns=self._schema.names, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(self.name, error) from error
+        arrays = []
+        for field in self._schema:
+            values = table.column(field.name).combine_chunks()
+            if isinstance(values, pa.ChunkedArray):  # more than 2 GiB of text stays in pieces
+                values = pa.concat_arrays(values.chunks)
+            try:
+                arrays.append(values if values.type == field.type else values.cast(field.type))
+            except pa.ArrowException as error:
+                raise StorageError(
+                    f"column {field.name!r} of {self.name!r} is {values.type} and does not fit {field.type}: {error}"
+                ) from error
+        # Nulls are looked for afterwards, so the fields may be nullable here.
+        return pa.RecordBatch.from_arrays(arrays, names=self._schema.names)
+
+    def _without_nulls(self, batch: pa.RecordBatch, group: int, first: int) -> Piece:
+        bad = np.zeros(batch.num_rows, bool)
+        for field, values in zip(self._schema, batch.columns):
+            if not field.nullable and values.null_count:
+                bad |= np.asarray(values.is_null())
+        if not bad.any():
+            return Piece(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
+        records = tuple(
+            BadRecord(
+                {"file": self.name, "offset": [group, first + int(row)]},
+                "null in a column that is not null",
+                str(batch.slice(int(row), 1).to_pylist()[0])[:SAMPLE_CHARS],
+            )
+            for row in np.flatnonzero(bad)
+        )
+        good = batch.filter(pc.invert(pa.array(bad)))
+        if not good.num_rows:
+            return Piece(None, records)
+        return Piece(pa.RecordBatch.from_arrays(good.columns, schema=self._schema), records)
+
+
+def _unreadable(name: str, error: Exception) -> CorruptError:
+    return CorruptError(
+        f"{name!r} cannot be read as Parquet: {error}. If it was still being written: write to a name ending in .tmp, then rename"
+    )

@@ -1,0 +1,130 @@
+"""Rows into one new file, as Parquet, JSON lines or CSV. What these files hold, `sources.files` reads back.
+
+1. A file is written once, from start to end, under a name nobody else uses; `close` makes its bytes durable and describes them.
+2. JSON: times as ISO 8601 with zone, dates as ISO, decimals as text (every digit), one object per line.
+3. CSV: a header, null as nothing, texts in quotes.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pv
+import pyarrow.parquet as pq
+
+from penstock.connectors.durable import Hashed
+from penstock.errors import ConfigError
+
+__all__ = ["FORMATS", "RowFile", "Written", "open_row_file"]
+
+ROW_GROUP_ROWS = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a closed file holds."""
+
+    rows: int
+    bytes: int
+    checksum: str
+
+
+class RowFile(abc.ABC):
+    """A file that takes batches of `schema`."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._file = Hashed(path)
+        self._schema = schema
+        self.rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.num_rows
+        self._write(batch)
+
+    def close(self) -> Written:
+        """Finish the file and sync it."""
+        self._finish()
+        self._file.seal()
+        return Written(self.rows, self._file.size, self._file.checksum)
+
+    def abandon(self) -> None:
+        """Close without a promise."""
+        self._file.abandon()
+
+    @abc.abstractmethod
+    def _write(self, batch: pa.RecordBatch) -> None: ...
+
+    def _finish(self) -> None:
+        return None
+
+
+class _Parquet(RowFile):
+    """Small batches are gathered: a row group per batch would make files that are slow to read."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        super().__init__(path, schema)
+        self._writer = pq.ParquetWriter(pa.PythonFile(self._file, mode="w"), schema, compression="zstd")
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_rows = 0
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        self._gathered.append(batch)
+        self._gathered_rows += batch.num_rows
+        if self._gathered_rows >= ROW_GROUP_ROWS:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        if self._gathered:
+            self._writer.write_table(pa.Table.from_batches(self._gathered))
+            self._gathered, self._gathered_rows = [], 0
+
+    def _finish(self) -> None:
+        self._write_group()
+        self._writer.close()
+
+
+class _Json(RowFile):
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        for field in schema:
+            if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
+                raise ConfigError(f'column {field.name!r} is binary, which JSON cannot hold. Use format="parquet", or cast it')
+        super().__init__(path, schema)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        lines = [json.dumps(row, default=_plain, ensure_ascii=False, separators=(",", ":")) for row in batch.to_pylist()]
+        self._file.write(("\n".join(lines) + "\n").encode())
+
+
+class _Csv(RowFile):
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        super().__init__(path, schema)
+        self._writer = pv.CSVWriter(pa.PythonFile(self._file, mode="w"), schema)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def _finish(self) -> None:
+        self._writer.close()
+
+
+FORMATS: dict[str, type[RowFile]] = {"parquet": _Parquet, "json": _Json, "csv": _Csv}
+
+
+def open_row_file(format: str, path: Path, schema: pa.Schema) -> RowFile:
+    """A new file at `path`, which must not exist."""
+    return FORMATS[format](path, schema)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise ConfigError(f'{type(value).__name__} values cannot be written as JSON. Use format="parquet"')

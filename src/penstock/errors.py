@@ -1,0 +1,90 @@
+"""Every exception a user can meet. Each message says what was found, what was expected and the nearest fix.
+
+`PenstockError` is the base. Errors that point at a line of the user's own program carry `where` ("ads.py:24"); the API fills it in.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ChannelError",
+    "ConfigError",
+    "CorruptError",
+    "DecodeError",
+    "HeldError",
+    "JobError",
+    "NameError_",
+    "PenstockError",
+    "PlanError",
+    "RestoreError",
+    "RowError",
+    "RunnerError",
+    "StorageError",
+    "SupersededError",
+]
+
+
+class PenstockError(Exception):
+    """Base of everything Penstock raises on purpose."""
+
+
+class PlanError(PenstockError):
+    """The pipeline as written cannot mean anything, found before it runs.
+
+    `where` is the user's own line ("ads.py:24"); it is printed before the message.
+    """
+
+    def __init__(self, message: str, *, where: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}" if self.where else self.message
+
+
+class ConfigError(PenstockError):
+    """An option has a value that cannot be used."""
+
+
+class RunnerError(PenstockError):
+    """This Spark, or this machine, cannot run the pipeline as asked."""
+
+
+class RestoreError(PenstockError):
+    """A checkpoint or savepoint does not fit this pipeline."""
+
+
+class JobError(PenstockError):
+    """The job failed for good while running."""
+
+
+class HeldError(JobError):
+    """The job is already running; the message names the holder."""
+
+
+class SupersededError(JobError):
+    """Another coordinator has taken over this job: this one must stop without committing."""
+
+
+class StorageError(PenstockError):
+    """Storage refused, lost or could not keep something."""
+
+
+class CorruptError(StorageError):
+    """A stored file is not what was written: cut short, altered, or of an unknown format."""
+
+
+class DecodeError(PenstockError):
+    """Bytes from a peer or a journal are not a message of ours."""
+
+
+class ChannelError(PenstockError):
+    """A peer is not who it should be (token, term, attempt), or is gone."""
+
+
+class RowError(PenstockError):
+    """One row cannot be processed; with on_error="dead-letter" it becomes a dead letter instead."""
+
+
+class NameError_(PlanError):
+    """A name that cannot be a file name or an identity: what is allowed is in the message."""

@@ -1,0 +1,171 @@
+"""Evaluation: the value of an expression for every row of a batch, and the rows that have none.
+
+`compile(expr, schema)` resolves types once and returns a function from batches to results. Spark evaluates
+row by row and so never computes what it does not need; Arrow computes whole arrays. To mean the same, errors
+count only where the value is needed:
+
+1. `a and b`: errors of b do not count where a is false; `a or b`: not where a is true.
+2. A branch of `when` counts only in the rows that take it, a condition only in the rows that get to it.
+3. `coalesce` looks at its next argument only where those before are null.
+
+So `when(col("n") != 0, 10 / col("n"))` has no bad rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import PlanError
+from penstock.expr.casts import cast
+from penstock.expr.kernels import KERNELS, broadcast
+from penstock.expr.nodes import Node
+from penstock.expr.promote import Typed
+from penstock.expr.resolve import resolve
+from penstock.expr.rowwise import Evaluated, either
+from penstock.expr.udf import call_udf
+
+__all__ = ["Evaluated", "compile", "evaluate", "node_of"]
+
+Compiled = Callable[[pa.RecordBatch], Evaluated]
+
+
+def evaluate(expr: Any, batch: pa.RecordBatch) -> Evaluated:
+    """The value of `expr` for each row of `batch`.
+
+    >>> from penstock.expr import col
+    >>> evaluate(col("n") + 1, pa.record_batch({"n": [1, 2]})).values.to_pylist()
+    [2, 3]
+    """
+    return compile(expr, batch.schema)(batch)
+
+
+def compile(expr: Any, schema: pa.Schema) -> Compiled:
+    """`evaluate` for many batches of one schema: types are resolved, and mistakes found, once.
+
+    Args:
+        expr: an `Expr` or a node.
+    """
+    typed = resolve(node_of(expr), schema)
+
+    def run(batch: pa.RecordBatch) -> Evaluated:
+        found = _run(typed, batch)
+        values = broadcast(found.values, batch.num_rows)
+        if found.errors is None or not pc.any(found.errors).as_py():
+            return Evaluated(values)
+        return Evaluated(
+            pc.if_else(found.errors, pa.scalar(None, values.type), values), found.errors, found.reason
+        )
+
+    return run
+
+
+def node_of(expr: Any) -> Node:
+    """The node of an `Expr`, or the node itself."""
+    node = expr if isinstance(expr, Node) else getattr(expr, "node", None)
+    if not isinstance(node, Node):
+        raise PlanError(f'expected an expression, and found {expr!r}. Write: col("name") or pen.lit(value)')
+    return node
+
+
+def _run(typed: Typed, batch: pa.RecordBatch) -> Evaluated:
+    match typed.function:
+        case "column":
+            return Evaluated(batch.column(typed.options[0]))
+        case "literal":
+            return Evaluated(pa.scalar(typed.options[0], typed.type))
+        case "cast":
+            return _cast(typed, batch)
+        case "and" | "or":
+            return _logic(typed, batch)
+        case "case":
+            return _case(typed, batch)
+        case "coalesce":
+            return _coalesce(typed, batch)
+        case "udf":
+            return _call(typed, batch, call_udf)
+    return _call(typed, batch, KERNELS[typed.function])
+
+
+def _call(
+    typed: Typed, batch: pa.RecordBatch, kernel: Callable[[Typed, list[Any], int], Evaluated]
+) -> Evaluated:
+    inputs = [_run(arg, batch) for arg in typed.args]
+    values = [found.values for found in inputs]
+    if values and all(isinstance(value, pa.Scalar) for value in values):
+        values[0] = broadcast(values[0], batch.num_rows)
+    result = kernel(typed, values, batch.num_rows)
+    return _with_errors(result, inputs)
+
+
+def _with_errors(result: Evaluated, inputs: list[Evaluated]) -> Evaluated:
+    errors, reason = result.errors, result.reason
+    for found in inputs:
+        errors = either(found.errors, errors)
+        reason = found.reason or reason
+    return Evaluated(result.values, errors, reason)
+
+
+def _cast(typed: Typed, batch: pa.RecordBatch) -> Evaluated:
+    found = _run(typed.args[0], batch)
+    result = cast(broadcast(found.values, batch.num_rows), typed.type)
+    if typed.options[0]:
+        result = Evaluated(result.values)
+    return _with_errors(result, [found])
+
+
+def _logic(typed: Typed, batch: pa.RecordBatch) -> Evaluated:
+    left, right = (_run(arg, batch) for arg in typed.args)
+    rows = batch.num_rows
+    first, second = broadcast(left.values, rows), broadcast(right.values, rows)
+    combine = pc.and_kleene if typed.function == "and" else pc.or_kleene
+    errors, reason = left.errors, left.reason
+    if right.errors is not None:
+        decided = pc.equal(first, pa.scalar(typed.function == "or"))
+        errors = either(errors, pc.and_(right.errors, pc.invert(pc.fill_null(decided, False))))
+        reason = reason or right.reason
+    return Evaluated(combine(first, second), errors, reason)
+
+
+def _case(typed: Typed, batch: pa.RecordBatch) -> Evaluated:
+    rows, count = batch.num_rows, typed.options[0]
+    tests, values = typed.args[:count], typed.args[count:]
+    open_rows = pa.repeat(pa.scalar(True), rows)
+    chosen, errors, reason = [], None, None
+    for test, value in zip(tests, values[:-1], strict=True):
+        condition = _run(test, batch)
+        taken = pc.and_(open_rows, pc.fill_null(broadcast(condition.values, rows), False))
+        errors, reason = _count(errors, reason, condition, open_rows)
+        result = _run(value, batch)
+        errors, reason = _count(errors, reason, result, taken)
+        chosen.append((taken, result.values))
+        open_rows = pc.and_not(open_rows, taken)
+    last = _run(values[-1], batch)
+    errors, reason = _count(errors, reason, last, open_rows)
+    found = broadcast(last.values, rows)
+    for taken, branch in reversed(chosen):
+        found = pc.if_else(taken, branch, found)
+    return Evaluated(found, errors, reason)
+
+
+def _coalesce(typed: Typed, batch: pa.RecordBatch) -> Evaluated:
+    rows = batch.num_rows
+    open_rows = pa.repeat(pa.scalar(True), rows)
+    values, errors, reason = [], None, None
+    for arg in typed.args:
+        result = _run(arg, batch)
+        errors, reason = _count(errors, reason, result, open_rows)
+        value = broadcast(result.values, rows)
+        open_rows = pc.and_(open_rows, pc.is_null(value))
+        values.append(value)
+    return Evaluated(pc.coalesce(*values), errors, reason)
+
+
+def _count(errors: Any, reason: str | None, found: Evaluated, where: pa.Array) -> tuple[Any, str | None]:
+    """Add the bad rows of `found` to `errors`, but only those in `where`."""
+    if found.errors is None:
+        return errors, reason
+    return either(errors, pc.and_(found.errors, where)), reason or found.reason

@@ -1,0 +1,299 @@
+"""What each function computes: Arrow kernels with the meaning of Spark's ANSI SQL.
+
+A kernel gets the typed node, the values of its arguments (arrays, or scalars for literals; at least one is an
+array) in the types that `resolve` promised, and the number of rows. It returns values and the rows that are
+bad.
+
+1. Null in, null out, except where SQL says otherwise (is null, coalesce, least, and/or).
+2. Integers never wrap: the checked kernel runs first, and only if it raises are the bad rows looked for.
+3. NaN equals NaN and is greater than any other number, as in Spark.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from decimal import Decimal, localcontext
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.expr.casts import round_decimal
+from penstock.expr.moments import duration_us
+from penstock.expr.promote import Typed
+from penstock.expr.regex import first_group
+from penstock.expr.rowwise import Evaluated, fit_decimal, fit_integer, masked, slowly
+
+__all__ = ["KERNELS", "broadcast"]
+
+Kernel = Callable[[Typed, list[Any], int], Evaluated]
+
+
+def broadcast(value: Any, rows: int) -> pa.Array:
+    """A scalar as an array of `rows` equal values; an array as it is."""
+    if isinstance(value, pa.Array):
+        return value
+    return pa.repeat(value, rows) if value.is_valid else pa.nulls(rows, value.type)
+
+
+def _checked(name: str, python: Callable[[Any, Any], Any]) -> Kernel:
+    """+ - * of integers, doubles, decimals, and of moments and durations, which are integers inside."""
+    checked = getattr(pc, f"{name}_checked")
+
+    def kernel(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+        if pa.types.is_decimal(typed.type):
+            return _decimal(typed, args, rows, checked, python)
+        target = pa.int64() if pa.types.is_temporal(typed.type) else typed.type
+        numbers = [arg.cast(target) if pa.types.is_temporal(arg.type) else arg for arg in args]
+        try:
+            found = Evaluated(checked(*numbers))
+        except pa.ArrowInvalid:
+            found = slowly(
+                lambda a, b: fit_integer(python(a, b), target),
+                numbers,
+                target,
+                rows,
+                f"overflow in {typed.text}",
+            )
+        return Evaluated(found.values.cast(typed.type), found.errors, found.reason)
+
+    return kernel
+
+
+def _decimal(
+    typed: Typed, args: list[Any], rows: int, checked: Any, python: Callable[[Any, Any], Any]
+) -> Evaluated:
+    reason = f"overflow in {typed.text}"
+    try:
+        # 256 bits hold the exact result of nearly all operands; then it is rounded once.
+        wide = [arg.cast(pa.decimal256(arg.type.precision, arg.type.scale)) for arg in args]
+        return round_decimal(checked(*wide), typed.type, reason)
+    except pa.ArrowInvalid:
+        return slowly(lambda a, b: _exact_decimal(python, a, b, typed.type), args, typed.type, rows, reason)
+
+
+def _exact_decimal(
+    python: Callable[[Any, Any], Any], left: Decimal, right: Decimal, found: pa.DataType
+) -> Decimal:
+    with localcontext(prec=200):
+        return fit_decimal(python(left, right), found)
+
+
+def _divide(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    return masked(
+        pc.divide(*args),
+        pc.and_(pc.is_valid(args[0]), pc.equal(args[1], 0.0)),
+        f"division by zero in {typed.text}",
+    )
+
+
+def _div(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    try:
+        return Evaluated(pc.divide_checked(*args))
+    except pa.ArrowInvalid:
+
+        def divide(left: int, right: int) -> int:
+            whole = abs(left) // abs(right)
+            return fit_integer(whole if (left < 0) == (right < 0) else -whole, pa.int64())
+
+        return slowly(divide, args, typed.type, rows, f"division by zero or overflow in {typed.text}")
+
+
+def _modulo(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    reason = f"division by zero in {typed.text}"
+    if pa.types.is_decimal(typed.type):
+        return slowly(
+            lambda a, b: _exact_decimal(operator.mod, a, b, typed.type), args, typed.type, rows, reason
+        )
+    arrays = [broadcast(arg, rows) for arg in args]
+    valid = pc.and_(pc.is_valid(arrays[0]), pc.is_valid(arrays[1]))
+    # numpy's fmod has the sign of the dividend, like SQL's %. It knows neither nulls nor errors, so those
+    # rows
+    # compute something harmless first and are masked after.
+    zero, one = (pa.scalar(value, pa.int8()).cast(typed.type) for value in (0, 1))
+    by_zero = pc.fill_null(pc.equal(arrays[1], zero), False)
+    divisor = pc.if_else(by_zero, one, pc.fill_null(arrays[1], one))
+    dividend = pc.fill_null(arrays[0], one).to_numpy(zero_copy_only=False)
+    rest = pa.array(np.fmod(dividend, divisor.to_numpy(zero_copy_only=False)), typed.type)
+    values = pc.if_else(valid, rest, pa.scalar(None, typed.type))
+    return masked(values, pc.and_(valid, by_zero), reason)
+
+
+def _negate(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    if not pa.types.is_integer(typed.type):
+        return Evaluated(pc.negate(args[0]).cast(typed.type))
+    try:
+        return Evaluated(pc.negate_checked(args[0]))
+    except pa.ArrowInvalid:
+        return slowly(
+            lambda v: fit_integer(-v, typed.type), args, typed.type, rows, f"overflow in {typed.text}"
+        )
+
+
+def _has_nan(value: Any) -> bool:
+    if not pa.types.is_floating(value.type):
+        return False
+    nan = pc.is_nan(value)
+    return bool((pc.any(nan) if isinstance(nan, pa.Array) else nan).as_py())
+
+
+def _equal(left: Any, right: Any) -> Any:
+    plain = pc.equal(left, right)
+    if not (_has_nan(left) and _has_nan(right)):
+        return plain
+    return pc.or_(plain, pc.and_(pc.is_nan(left), pc.is_nan(right)))
+
+
+def _less(left: Any, right: Any) -> Any:
+    plain = pc.less(left, right)
+    if not _has_nan(right):
+        return plain
+    return pc.or_(plain, pc.and_(pc.invert(pc.is_nan(left)), pc.is_nan(right)))
+
+
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "equal": _equal,
+    "not_equal": lambda left, right: pc.invert(_equal(left, right)),
+    "less": _less,
+    "less_equal": lambda left, right: pc.invert(_less(right, left)),
+    "greater": lambda left, right: _less(right, left),
+    "greater_equal": lambda left, right: pc.invert(_less(left, right)),
+}
+
+
+def _compare(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    if pa.types.is_null(args[0].type):
+        return Evaluated(pa.nulls(rows, pa.bool_()))
+    return Evaluated(_COMPARISONS[typed.function](*args))
+
+
+def _between(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    value, low, high = args
+    return Evaluated(pc.and_kleene(pc.invert(_less(value, low)), pc.invert(_less(high, value))))
+
+
+def _same(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    """SQL's <=>: equal, or both null. Never null itself."""
+    left, right = (broadcast(arg, rows) for arg in args)
+    both_null = pc.and_(pc.is_null(left), pc.is_null(right))
+    if pa.types.is_null(left.type):
+        return Evaluated(both_null)
+    return Evaluated(pc.or_(both_null, pc.fill_null(_equal(left, right), False)))
+
+
+def _is_in(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    value = broadcast(args[0], rows)
+    known = [arg for arg in args[1:] if arg.is_valid]
+    found = pc.is_in(value, value_set=pa.array([arg.as_py() for arg in known], value.type))
+    # "x in (1, null)" is unknown, not false, where x is not 1.
+    unknown = pc.is_null(value) if len(known) == len(args) - 1 else pc.invert(found)
+    return Evaluated(pc.if_else(unknown, pa.scalar(None, pa.bool_()), found))
+
+
+def _extreme(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    beats = _COMPARISONS["less" if typed.function == "least" else "greater"]
+
+    def better(best: Any, value: Any) -> Any:
+        return pc.coalesce(pc.if_else(beats(value, best), value, best), best, value)
+
+    return Evaluated(reduce(better, [broadcast(arg, rows) for arg in args]))
+
+
+def _concat(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    return Evaluated(pc.binary_join_element_wise(*args, pa.scalar("")))
+
+
+def _extract(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    found = pc.struct_field(pc.extract_regex(args[0], first_group(typed.options[0])), "found")
+    # As in Spark: "" where the pattern is not found, null only for null.
+    return Evaluated(pc.if_else(pc.is_valid(args[0]), pc.fill_null(found, ""), found))
+
+
+def _split(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    separator, is_pattern = typed.options
+    split = pc.split_pattern_regex if is_pattern else pc.split_pattern
+    return Evaluated(split(args[0], separator).cast(typed.type))
+
+
+def _truncate(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    step = duration_us(typed.options[0])
+    micros = args[0].cast(pa.int64())
+    floored = pa.array(pc.fill_null(micros, 0).to_numpy() // step * step)
+    return Evaluated(pc.if_else(pc.is_valid(micros), floored, pa.scalar(None, pa.int64())).cast(typed.type))
+
+
+def _struct(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    return Evaluated(
+        pa.StructArray.from_arrays([broadcast(arg, rows) for arg in args], fields=list(typed.type))
+    )
+
+
+def _field(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    # struct_field also gives null where the struct itself is null, unlike StructArray.field.
+    return Evaluated(pc.struct_field(args[0], typed.options[0]))
+
+
+def _get(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    value, key = args
+    if pa.types.is_map(value.type):
+        return Evaluated(pc.map_lookup(value, key, "last"))
+    key = broadcast(key, rows)
+    valid = pc.and_(pc.is_valid(value), pc.is_valid(key))
+    index = pc.fill_null(key, 0).to_numpy()
+    starts = value.offsets.to_numpy()
+    inside = (index >= 0) & (index < np.diff(starts))
+    bad = pc.and_(valid, pa.array(~inside))
+    position = pc.if_else(
+        pc.and_(valid, pa.array(inside)),
+        pa.array(starts[:-1] + index, pa.int64()),
+        pa.scalar(None, pa.int64()),
+    )
+    return masked(value.values.take(position), bad, f"no such element in {typed.text}")
+
+
+def _arrow(function: Callable[..., Any], *names: str) -> Kernel:
+    """An Arrow kernel of one argument, with the node's options under these names, cast to the node's type."""
+
+    def kernel(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+        return Evaluated(function(args[0], **dict(zip(names, typed.options, strict=True))).cast(typed.type))
+
+    return kernel
+
+
+KERNELS: dict[str, Kernel] = {
+    "add": _checked("add", operator.add),
+    "subtract": _checked("subtract", operator.sub),
+    "multiply": _checked("multiply", operator.mul),
+    "divide": _divide,
+    "div": _div,
+    "modulo": _modulo,
+    "negate": _negate,
+    **dict.fromkeys(_COMPARISONS, _compare),
+    "between": _between,
+    "same": _same,
+    "is_in": _is_in,
+    "not": _arrow(pc.invert),
+    "is_null": _arrow(pc.is_null),
+    "is_not_null": _arrow(pc.is_valid),
+    "least": _extreme,
+    "greatest": _extreme,
+    "concat": _concat,
+    "lower": _arrow(pc.utf8_lower),
+    "upper": _arrow(pc.utf8_upper),
+    "trim": _arrow(lambda value: pc.utf8_trim(value, " ")),
+    "length": _arrow(pc.utf8_length),
+    "contains": _arrow(pc.match_substring, "pattern"),
+    "starts_with": _arrow(pc.starts_with, "pattern"),
+    "ends_with": _arrow(pc.ends_with, "pattern"),
+    "replace": _arrow(pc.replace_substring, "pattern", "replacement"),
+    "extract": _extract,
+    "split": _split,
+    "truncate": _truncate,
+    **{part: _arrow(getattr(pc, part)) for part in ("year", "month", "day", "hour", "minute", "second")},
+    "struct": _struct,
+    "field": _field,
+    "get": _get,
+}

@@ -1,0 +1,98 @@
+"""Results with row errors, and the slow path that finds them.
+
+A kernel computes a whole array at once. Where it fails (an overflow, a text that is no number), only some
+rows are to blame, and the others must not suffer. So every kernel has two ways: a fast one that assumes no
+row is bad, and, if that fails, `slowly`, which computes row by row in Python and marks the bad ones.
+
+1. A bad row has null in `values` and True in `errors`. Other rows are what they would have been without it.
+2. `errors` is None when no row is bad, which is nearly always; it never holds nulls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal, localcontext
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["Evaluated", "either", "fit_decimal", "fit_integer", "masked", "slowly", "slowly_by_kernel"]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The value of an expression for each row of a batch, which rows are bad, and why the first of them is."""
+
+    values: Any  # pa.Array, or pa.Scalar while inside an expression: the same value for every row
+    errors: pa.BooleanArray | None = None
+    reason: str | None = None
+
+
+def either(left: pa.Array | None, right: pa.Array | None) -> pa.Array | None:
+    """The rows that are bad in one or the other."""
+    if left is None or right is None:
+        return right if left is None else left
+    return pc.or_(left, right)
+
+
+def masked(values: pa.Array, bad: pa.Array, reason: str) -> Evaluated:
+    """`values` without the rows in `bad`, which may hold nulls (a null is never bad)."""
+    bad = pc.fill_null(bad, False)
+    if not pc.any(bad).as_py():
+        return Evaluated(values)
+    return Evaluated(pc.if_else(bad, pa.scalar(None, values.type), values), bad, reason)
+
+
+def slowly(
+    function: Callable[..., Any], args: Sequence[Any], found: pa.DataType, rows: int, reason: str
+) -> Evaluated:
+    """Apply `function` to each row without nulls; a row for which it raises is bad."""
+    columns = [arg.to_pylist() if isinstance(arg, pa.Array) else [arg.as_py()] * rows for arg in args]
+    values: list[Any] = [None] * rows
+    bad = [False] * rows
+    for index, row in enumerate(zip(*columns, strict=True)):
+        if any(value is None for value in row):
+            continue
+        try:
+            values[index] = function(*row)
+        except (ArithmeticError, ValueError):
+            bad[index] = True
+    errors = pa.array(bad, pa.bool_()) if any(bad) else None
+    return Evaluated(pa.array(values, found), errors, reason if errors is not None else None)
+
+
+def slowly_by_kernel(
+    kernel: Callable[[pa.Array], pa.Array], array: pa.Array, found: pa.DataType, reason: str
+) -> Evaluated:
+    """Apply an Arrow kernel to each row by itself; a row for which it raises is bad."""
+    pieces, bad = [], []
+    for index in range(len(array)):
+        try:
+            pieces.append(kernel(array.slice(index, 1)))
+            bad.append(False)
+        except pa.ArrowInvalid:
+            pieces.append(pa.nulls(1, found))
+            bad.append(True)
+    values = pa.concat_arrays(pieces) if pieces else pa.nulls(0, found)
+    return masked(values, pa.array(bad, pa.bool_()), reason)
+
+
+def fit_integer(value: int, found: pa.DataType) -> int:
+    """`value`, if it fits in the integer type; an OverflowError otherwise."""
+    bound = 1 << (found.bit_width - 1)
+    if not -bound <= value < bound:
+        raise OverflowError(value)
+    return value
+
+
+def fit_decimal(value: Decimal, found: pa.DataType) -> Decimal:
+    """`value` rounded half up to the scale of the decimal type; an OverflowError if it has too many digits."""
+    if not value.is_finite():
+        raise OverflowError(value)
+    with localcontext(prec=200):
+        rounded = value.quantize(Decimal(1).scaleb(-found.scale), rounding=ROUND_HALF_UP)
+        if abs(rounded) >= Decimal(10) ** (found.precision - found.scale):
+            raise OverflowError(value)
+    return rounded

@@ -1,0 +1,147 @@
+"""User-defined scalar functions: a Python function that can be called with expressions.
+
+By value, the function is called once per row with Python values; the return annotation says its type. By
+column (a parameter is annotated `pa.Array`), it is called once per batch with Arrow arrays, and `returns=`
+says the type.
+
+1. A null for a parameter that is not annotated `T | None` makes the result null without a call, as in SQL's
+   own functions.
+2. A row for which the function raises, or returns what does not fit its type, is a bad row; the others are
+   unaffected. By column the function owns the whole batch, so where it raises every row is tried by itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import PlanError, RowError
+from penstock.expr.nodes import Udf
+from penstock.expr.promote import Typed
+from penstock.expr.rowwise import Evaluated, masked
+from penstock.schema import to_array, to_field, to_type
+
+__all__ = ["call_udf", "udf_node"]
+
+
+def udf_node(function: Callable[..., Any], returns: Any = None) -> Callable[..., Udf]:
+    """A builder of nodes for `function`: its annotations are read once, here."""
+    name = getattr(function, "__name__", type(function).__name__)
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise PlanError(
+            f"cannot read the annotations of {name}: {error}. Define what they mention at the top of a module"
+        ) from error
+    names = [parameter.name for parameter in inspect.signature(function).parameters.values()]
+    by_column = any(isinstance(hints.get(one), type) and issubclass(hints[one], pa.Array) for one in names)
+    parameters = tuple(None if by_column or one not in hints else to_field(one, hints[one]) for one in names)
+    output = _returns(name, hints.get("return"), returns, by_column)
+
+    def build(*args: Any) -> Udf:
+        if len(args) != len(names):
+            raise PlanError(
+                f"{name}() takes {len(names)} expressions ({', '.join(names)}), and found {len(args)}"
+            )
+        return Udf(name, function, args, parameters, output, by_column)
+
+    return build
+
+
+def _returns(name: str, hint: Any, returns: Any, by_column: bool) -> pa.Field:
+    if returns is not None:
+        return (
+            to_field(name, returns)
+            if not isinstance(returns, str | pa.DataType)
+            else pa.field(name, to_type(returns))
+        )
+    if by_column:
+        raise PlanError(f'cannot tell what the arrays of {name} hold.\n  Say it: @pen.udf(returns="string")')
+    if hint is None:
+        raise PlanError(
+            f"cannot tell what {name} returns.\n"
+            "  Use a function with a return annotation (-> str), or say it: @pen.udf(returns=str)"
+        )
+    return to_field(name, hint)
+
+
+def call_udf(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    """The kernel of a `Udf` node."""
+    node: Udf = typed.options[0]
+    return _by_column(node, args, rows) if node.by_column else _by_value(node, args, rows)
+
+
+def _by_value(node: Udf, args: list[Any], rows: int) -> Evaluated:
+    columns = [arg.to_pylist() if isinstance(arg, pa.Array) else [arg.as_py()] * rows for arg in args]
+    strict = [
+        index for index, field in enumerate(node.parameters) if field is not None and not field.nullable
+    ]
+    values: list[Any] = [None] * rows
+    bad = [False] * rows
+    skipped = [False] * rows
+    first: Exception | None = None
+    for index in range(rows):
+        row = [column[index] for column in columns]
+        if any(row[position] is None for position in strict):
+            skipped[index] = True
+            continue
+        try:
+            values[index] = node.function(*row)
+        except Exception as error:  # Whatever a user's function raises is an error of its row.
+            bad[index], first = True, first or error
+    return _fitted(node, values, bad, skipped, first)
+
+
+def _fitted(
+    node: Udf, values: list[Any], bad: list[bool], skipped: list[bool], first: Exception | None
+) -> Evaluated:
+    """The returned values as an array; those that do not fit are found one by one, only if there are any."""
+    loose = node.returns.with_nullable(True)
+    called = [
+        value for value, out in zip(values, map(any, zip(bad, skipped, strict=True)), strict=True) if not out
+    ]
+    try:
+        to_array(called, node.returns)
+        found = to_array(values, loose)
+    except RowError:
+        for index, value in enumerate(values):
+            if bad[index] or skipped[index]:
+                continue
+            try:
+                to_array([value], node.returns)
+            except RowError as error:
+                values[index], bad[index], first = None, True, first or error
+        found = to_array(values, loose)
+    return masked(found, pa.array(bad, pa.bool_()), f"{node.name}() failed: {first!r}")
+
+
+def _by_column(node: Udf, args: list[Any], rows: int) -> Evaluated:
+    arrays = [arg if isinstance(arg, pa.Array) else pa.repeat(arg, rows) for arg in args]
+    try:
+        return Evaluated(_call_arrays(node, arrays, rows))
+    except Exception as error:
+        if rows <= 1:
+            return Evaluated(
+                pa.nulls(rows, node.returns.type),
+                pa.array([True] * rows, pa.bool_()),
+                f"{node.name}() failed: {error!r}",
+            )
+    found = [_by_column(node, [array.slice(index, 1) for array in arrays], 1) for index in range(rows)]
+    bad = pa.array([one.errors is not None for one in found], pa.bool_())
+    reason = next((one.reason for one in found if one.reason), "")
+    return masked(pa.concat_arrays([one.values for one in found]), bad, reason)
+
+
+def _call_arrays(node: Udf, arrays: list[pa.Array], rows: int) -> pa.Array:
+    found = node.function(*arrays)
+    if isinstance(found, pa.ChunkedArray):
+        found = found.combine_chunks()
+    if not isinstance(found, pa.Array):
+        raise RowError(f"expected an Arrow array, and found {type(found).__name__}")
+    if len(found) != rows:
+        raise RowError(f"expected {rows} values, one per row, and found {len(found)}")
+    return found if found.type == node.returns.type else found.cast(node.returns.type)

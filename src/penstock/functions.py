@@ -1,0 +1,536 @@
+"""Row functions: a user's function of one row, run over Arrow batches.
+
+The annotation of the first parameter decides what the function gets, and with it which columns are turned
+into Python values at all:
+
+* none, or `Row`: a read-only row of all columns;
+* a dataclass, NamedTuple or TypedDict: an instance, from the columns of its fields;
+* `str`, `int`, …: the value of the only column.
+
+The return annotation (or `schema=`) decides the output columns in the same way. Rules:
+
+1. A row for which the function raises, or returns what does not fit, is an error of that row; the others are
+   unaffected.
+2. Values are checked a whole column at a time; only if a column does not fit are its rows looked at one by
+   one.
+3. Hidden columns (`__time`) are never shown. The operator carries them over by `origin`: which input row each
+   output row came from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import PlanError, RowError
+from penstock.schema import (
+    is_optional,
+    is_record_class,
+    record_hints,
+    to_array,
+    to_field,
+    to_schema,
+    type_name,
+    visible,
+)
+
+__all__ = ["Applied", "Row", "RowFunction"]
+
+_KINDS = ("map", "flat_map", "filter")
+
+Errors = list[tuple[int, Exception]]
+Decoder = Callable[[list[list[Any]], int], list[Any]]
+"""From columns of Python values, and the number of rows, to the argument of each call."""
+Encoder = Callable[[list[Any]], list[list[Any]]]
+"""From what the calls returned to columns of Python values."""
+
+
+class Row:
+    """One row, read-only: `row.price`, `row["price"]`, `row.replace(price=2)`, `row.to_dict()`.
+
+    >>> Row(user="ann", price=3).replace(price=2)
+    Row(user='ann', price=2)
+    """
+
+    __slots__ = ("_values",)
+    _values: dict[str, Any]
+
+    def __init__(self, /, **values: Any) -> None:
+        object.__setattr__(self, "_values", values)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return object.__getattribute__(self, "_values")[name]
+        except KeyError:
+            raise AttributeError(_no_column(name, self._values)) from None
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise KeyError(_no_column(name, self._values)) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a row is read-only. Write: row.replace({name}={value!r})")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError("a row is read-only")
+
+    def replace(self, **values: Any) -> Row:
+        """The same row with other values in some columns."""
+        for name in values:
+            if name not in self._values:
+                raise KeyError(_no_column(name, self._values))
+        return Row(**{**self._values, **values})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The values by column, as a new dictionary."""
+        return dict(self._values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values.values())
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Row):
+            return NotImplemented
+        return list(self._values.items()) == list(other._values.items())
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._values.items()))
+
+    def __repr__(self) -> str:
+        return f"Row({', '.join(f'{name}={value!r}' for name, value in self._values.items())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _row, (self._values,)
+
+
+def _row(values: dict[str, Any]) -> Row:
+    """A row of these very values: what `Row(**values)` gives, without the copy."""
+    row = object.__new__(Row)
+    object.__setattr__(row, "_values", values)
+    return row
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a row function made of a batch.
+
+    `origin[i]` is the number of the input row that output row i came from; `errors` are the rows that failed,
+    and why.
+    """
+
+    rows: pa.RecordBatch
+    origin: np.ndarray
+    errors: Errors
+
+
+@dataclass(frozen=True)
+class RowFunction:
+    """A function of one row, with the columns it reads and the schema of what it returns.
+
+    >>> def twice(n: int) -> int:
+    ...     return n * 2
+    >>> double = RowFunction.of(twice, "map", pa.schema({"value": pa.int64()}))
+    >>> double.apply(pa.record_batch({"value": [1, 2]})).rows.to_pydict()
+    {'value': [2, 4]}
+    """
+
+    name: str
+    kind: str
+    function: Callable[[Any], Any]
+    columns: tuple[str, ...]
+    output: pa.Schema
+    decode: Decoder
+    encode: Encoder
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any], kind: str, input: pa.Schema, schema: Any = None) -> RowFunction:
+        """Read the annotations of `fn` against the input schema; a `PlanError` where they do not fit."""
+        assert kind in _KINDS, f"unknown kind {kind!r}"
+        name = _name_of(fn)
+        parameter, returns = _annotations(fn, name)
+        shown = visible(input)
+        columns, decode = _decoder(name, parameter, shown)
+        if kind == "filter":
+            if schema is not None:
+                raise PlanError("filter keeps the columns as they are, so it takes no schema")
+            _check_filter(name, returns)
+            return cls(name, kind, fn, columns, shown, decode, _nothing)
+        spec = schema if schema is not None else _returned(name, kind, returns)
+        output, encode = _encoder(spec, shown)
+        return cls(name, kind, fn, columns, output, decode, encode)
+
+    def apply(self, batch: pa.RecordBatch) -> Applied:
+        """Run the function over the rows of `batch`."""
+        values = self.decode([_python_values(batch.column(name)) for name in self.columns], batch.num_rows)
+        origin, results, errors = self._call(values)
+        if self.kind == "filter":
+            rows = batch.select(self.output.names).take(pa.array(origin, pa.int64()))
+            return Applied(rows.cast(self.output), np.array(origin, dtype=np.int64), errors)
+        try:
+            rows = self._to_batch(results)
+        except Exception:
+            rows, origin, errors = self._without_misfits(origin, results, errors)
+        return Applied(rows, np.array(origin, dtype=np.int64), errors)
+
+    def _call(self, values: list[Any]) -> tuple[list[int], list[Any], Errors]:
+        """What the function returned, the row each came from, and the rows for which it raised."""
+        origin: list[int] = []
+        results: list[Any] = []
+        errors: Errors = []
+        function, kind = self.function, self.kind
+        for index, value in enumerate(values):
+            try:
+                if type(value) is _Failed:
+                    raise value.error
+                found = function(value)
+                if kind == "map":
+                    results.append(found)
+                    origin.append(index)
+                elif kind == "flat_map":
+                    # All or nothing: rows that came before an error within one call are not sent.
+                    several = _several(self.name, found)
+                    results += several
+                    origin += [index] * len(several)
+                elif _truth(self.name, found):
+                    origin.append(index)
+            except Exception as error:  # Whatever a user's function raises is an error of its row.
+                errors.append((index, error))
+        return origin, results, errors
+
+    def _to_batch(self, results: list[Any]) -> pa.RecordBatch:
+        columns = self.encode(results)
+        arrays = [to_array(column, field) for column, field in zip(columns, self.output, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.output)
+
+    def _without_misfits(
+        self, origin: list[int], results: list[Any], errors: Errors
+    ) -> tuple[pa.RecordBatch, list[int], Errors]:
+        """The rows that fit; the input rows of the others are added to the errors."""
+        bad: dict[int, Exception] = {}
+        for index, result in zip(origin, results, strict=True):
+            try:
+                self._to_batch([result])
+            except Exception as error:
+                bad.setdefault(index, error)
+        kept = [position for position, index in enumerate(origin) if index not in bad]
+        rows = self._to_batch([results[position] for position in kept])
+        return rows, [origin[position] for position in kept], sorted([*errors, *bad.items()], key=_row_number)
+
+
+def _row_number(error: tuple[int, Exception]) -> int:
+    return error[0]
+
+
+def _name_of(fn: Any) -> str:
+    return str(getattr(fn, "__name__", None) or _name_of(getattr(fn, "func", type(fn))))
+
+
+def _annotations(fn: Callable[..., Any], name: str) -> tuple[Any, Any]:
+    """The annotations of the first parameter and of the result; None where there are none."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except ValueError:  # Some builtins have no signature: then nothing is known, and schema= must say it.
+        return None, None
+    if not parameters:
+        raise PlanError(f"{name} takes no argument, and is given a row. Write: def {name}(row)")
+    target: Any = getattr(fn, "func", fn)
+    if not inspect.isroutine(target) and not isinstance(target, type):
+        target = type(target).__call__
+    try:
+        hints = typing.get_type_hints(target, include_extras=True)
+    except NameError as error:
+        raise PlanError(
+            f"cannot read the annotations of {name}: {error}.\n"
+            "  Define the classes they mention at the top level of a module"
+        ) from error
+    except TypeError:
+        hints = {}
+    returned = hints.get("return")
+    if returned is type(None):
+        raise PlanError(f"{name} is annotated to return None, so there would be no rows")
+    return hints.get(parameters[0].name), returned
+
+
+def _check_filter(name: str, returns: Any) -> None:
+    if returns is not None and returns is not bool:
+        raise PlanError(f"filter needs a function that returns bool, and {name} returns {_shown(returns)}")
+
+
+def _returned(name: str, kind: str, returns: Any) -> Any:
+    """What one output row is, by the return annotation."""
+    if returns is None:
+        raise PlanError(
+            f"cannot tell what {name} returns.\n"
+            f"  Use a function with a return annotation (-> Priced), or say it: .{kind}({name}, schema=float)"
+        )
+    if kind == "map":
+        inner, optional = is_optional(returns)
+        if optional and (inner is Row or is_record_class(inner)):
+            raise PlanError(
+                f"{name} may return None, and map makes one row of each.\n  Use flat_map, which may give none, or filter"
+            )
+        return returns
+    args = typing.get_args(returns)
+    origin = typing.get_origin(returns)
+    iterable = isinstance(origin, type) and hasattr(origin, "__iter__") and not issubclass(origin, Mapping)
+    if not iterable or not args:
+        raise PlanError(
+            f"flat_map needs a function that gives several rows, and {name} returns {_shown(returns)}.\n"
+            f"  Annotate it: -> Iterator[{_shown(returns)}], or use map"
+        )
+    return args[0]
+
+
+def _shown(annotation: Any) -> str:
+    return str(getattr(annotation, "__name__", annotation))
+
+
+def _no_column(name: str, names: Any) -> str:
+    near = difflib.get_close_matches(name, list(names), n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"there is no column {name!r} here. Columns: {', '.join(names)}.{hint}"
+
+
+# From columns to what the function gets
+
+
+class _Failed:
+    """Stands for an argument that could not be made: calling the function with it raises this error instead."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tuple[str, ...], Decoder]:
+    if annotation is None or annotation is Row or annotation is typing.Any:
+        return tuple(schema.names), _row_decoder(schema)
+    if is_record_class(annotation):
+        return _record_decoder(name, annotation, schema)
+    field = to_field("value", annotation)
+    if len(schema) != 1:
+        raise PlanError(
+            f"{name} takes {_shown(annotation)}, so its input must have one column, and this has {len(schema)}: "
+            f"{', '.join(schema.names)}.\n  Annotate a class with the fields it needs, or take a pen.Row"
+        )
+    only = schema.field(0)
+    _check_fits(name, only, field)
+    convert = _instance_maker(annotation)
+
+    def decode(columns: list[list[Any]], rows: int) -> list[Any]:
+        if field.nullable:
+            return [None if value is None else convert(value) for value in columns[0]]
+        refused = _Failed(
+            RowError(f"{only.name}: null, and {name} takes none. Annotate it: {_shown(annotation)} | None")
+        )
+        return [refused if value is None else convert(value) for value in columns[0]]
+
+    return (only.name,), decode
+
+
+def _row_decoder(schema: pa.Schema) -> Decoder:
+    names = schema.names
+
+    def decode(columns: list[list[Any]], rows: int) -> list[Any]:
+        if not columns:
+            return [Row() for _ in range(rows)]
+        return [_row(dict(zip(names, values))) for values in zip(*columns)]
+
+    return decode
+
+
+def _record_decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tuple[str, ...], Decoder]:
+    fields = list(to_schema(annotation))
+    for field in fields:
+        index = schema.get_field_index(field.name)
+        if index < 0:
+            raise PlanError(_no_column(field.name, schema.names))
+        _check_fits(name, schema.field(index), field)
+    make = _instance_maker(annotation)
+    names = [field.name for field in fields]
+    required = [field.name for field in fields if not field.nullable and schema.field(field.name).nullable]
+
+    def decode_one(values: tuple[Any, ...]) -> Any:
+        record = dict(zip(names, values, strict=True))
+        for one in required:
+            if record[one] is None:
+                return _Failed(
+                    RowError(
+                        f"{one}: null, and {annotation.__name__} takes none. Annotate it: {one}: … | None"
+                    )
+                )
+        try:
+            return make(record)
+        except Exception as error:  # A class may refuse values in its __post_init__.
+            return _Failed(error)
+
+    return tuple(names), lambda columns, rows: [decode_one(values) for values in zip(*columns, strict=True)]
+
+
+def _check_fits(name: str, column: pa.Field, field: pa.Field) -> None:
+    """A column fits a parameter if its Python values are of the annotated kind: any integer is an `int`."""
+    if not _fits(column.type, field.type):
+        raise PlanError(
+            f"{name} takes {type_name(field.type)} as {field.name!r}, and column {column.name!r} is {type_name(column.type)}.\n"
+            f'  Change the annotation, or cast the column: col("{column.name}").cast("{type_name(field.type)}")'
+        )
+
+
+def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if pa.types.is_struct(wanted):
+        return bool(pa.types.is_struct(found)) and all(
+            found.get_field_index(field.name) >= 0 and _fits(found.field(field.name).type, field.type)
+            for field in wanted
+        )
+    if pa.types.is_list(wanted):
+        return bool(pa.types.is_list(found) or pa.types.is_large_list(found)) and _fits(
+            found.value_type, wanted.value_type
+        )
+    if pa.types.is_map(wanted):
+        return bool(pa.types.is_map(found)) and _fits(found.item_type, wanted.item_type)
+    if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(found):
+        return (found.tz is None) == (wanted.tz is None)
+    if pa.types.is_floating(wanted):
+        return bool(pa.types.is_floating(found) or pa.types.is_integer(found))
+    alike: list[Callable[[pa.DataType], bool]] = [
+        pa.types.is_integer,
+        pa.types.is_decimal,
+        pa.types.is_date,
+        lambda kind: bool(
+            pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+        ),
+        lambda kind: "binary" in str(kind),
+    ]
+    return found == wanted or any(check(found) and check(wanted) for check in alike)
+
+
+def _instance_maker(annotation: Any) -> Callable[[Any], Any]:
+    """What turns Arrow's Python value (dicts, lists of pairs) into an instance of the annotated type."""
+    annotation, _ = is_optional(annotation)
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _instance_maker(args[0])
+    if annotation is float:
+        return float
+    if origin is list:
+        item = _unless_null(_instance_maker(args[0]))
+        return lambda values: [item(value) for value in values]
+    if origin is dict:
+        item = _unless_null(_instance_maker(args[1]))
+        return lambda pairs: {key: item(value) for key, value in dict(pairs).items()}
+    if not is_record_class(annotation):
+        return _itself
+    makers = {name: _unless_null(_instance_maker(hint)) for name, hint in record_hints(annotation).items()}
+    if typing.is_typeddict(annotation):
+        return lambda record: {name: maker(record[name]) for name, maker in makers.items()}
+    return lambda record: annotation(**{name: maker(record[name]) for name, maker in makers.items()})
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _unless_null(maker: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return maker if maker is _itself else lambda value: None if value is None else maker(value)
+
+
+def _python_values(column: pa.Array) -> list[Any]:
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        column = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_map(column.type):
+        return [None if value is None else dict(value) for value in values]
+    return values
+
+
+# From what the function returns to columns
+
+
+def _nothing(results: list[Any]) -> list[list[Any]]:
+    return []
+
+
+def _encoder(spec: Any, input: pa.Schema) -> tuple[pa.Schema, Encoder]:
+    """The output schema, and what turns returned values into its columns."""
+    output = input if spec is Row else to_schema(spec)
+    nested = [bool(pa.types.is_nested(kind)) for kind in output.types]
+
+    def plain(columns: list[list[Any]]) -> list[list[Any]]:
+        pairs = zip(columns, nested, strict=True)
+        return [[_plain(value) for value in column] if is_nested else column for column, is_nested in pairs]
+
+    if spec is Row or isinstance(spec, str | pa.Schema) or is_record_class(spec):
+        return output, lambda results: plain(_record_columns(results, output.names))
+    return output, lambda results: plain([results])
+
+
+def _record_columns(results: list[Any], names: list[str]) -> list[list[Any]]:
+    kinds = set(map(type, results))
+    only = kinds.pop() if len(kinds) == 1 else None
+    if dataclasses.is_dataclass(only) and {field.name for field in dataclasses.fields(only)} == set(names):
+        return [[getattr(result, name) for result in results] for name in names]
+    records = [_record_of(result, names) for result in results]
+    known = set(names)
+    for record in records:
+        if not known.issuperset(record):
+            raise RowError(_no_column(next(name for name in record if name not in known), names))
+    return [[record.get(name) for record in records] for name in names]
+
+
+def _record_of(value: Any, names: list[str]) -> Mapping[str, Any]:
+    if isinstance(value, tuple) and not hasattr(value, "_asdict") and len(value) == len(names):
+        return dict(zip(names, value, strict=True))
+    found = _fields_of(value)
+    if found is None:
+        raise RowError(f"expected a row with {', '.join(names)}, and found {value!r}")
+    return found
+
+
+def _fields_of(value: Any) -> Mapping[str, Any] | None:
+    """The fields of whatever can stand for a row, or None."""
+    if isinstance(value, Row):
+        return value._values
+    if isinstance(value, Mapping):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        named: dict[str, Any] = value._asdict()
+        return named
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """Nested instances as the dicts and lists that Arrow takes."""
+    fields = _fields_of(value)
+    if fields is not None:
+        return {key: _plain(item) for key, item in fields.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _several(name: str, found: Any) -> list[Any]:
+    if found is None or isinstance(found, str | bytes | Mapping | Row):
+        raise RowError(f"{name} must return several rows (a list, or by yield), and returned {found!r}")
+    return list(found)
+
+
+def _truth(name: str, found: Any) -> bool:
+    if not isinstance(found, bool | np.bool_):
+        raise RowError(f"{name} must return True or False, and returned {found!r}")
+    return bool(found)

@@ -1,0 +1,180 @@
+"""Aggregates per key: partial ones before the exchange, running ones, and one row per window.
+
+All three work on accumulator columns (`expr.Accumulators`): rows are folded into one row per key, such rows merge with what the state holds, and a result is read off them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.eventtime import Tumbling
+from penstock.expr import Accumulators
+from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Errors, Operator, Origin, Out, keep
+from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
+from penstock.state.table import KeyedTable
+from penstock.state.timers import TimerTable
+
+WINDOW_COLUMN, ROWS_COLUMN = "__window", "__rows"
+TIME_TYPE = pa.timestamp("us", tz="UTC")
+FAILED = "the input of an aggregate failed"
+
+
+class PartialAggregate(Operator):
+    """Fold the rows of one batch into one row per key (and window), so that fewer cross the exchange.
+
+    Input:   rows. State: none: what it makes of a batch leaves with the batch, so there is nothing to flush.
+    Output:  keys, `__window` if there are windows, accumulators, and `__rows`, the number of rows in each.
+    """
+
+    def __init__(self, name: str, by: Sequence[str], shape: Tumbling | None, accumulators: Accumulators, errors: Errors) -> None:
+        super().__init__(name)
+        self._keys = [*by, WINDOW_COLUMN] if shape else list(by)
+        self._shape, self._accumulators, self._errors = shape, accumulators, errors
+
+    def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
+        """Fold."""
+        if self._shape:
+            batch = with_window(batch, self._shape)
+        rows, bad = self._accumulators.partial(batch, self._keys)
+        if bad is not None and bad.any():
+            yield from self._errors.letters(batch, np.flatnonzero(bad), FAILED, origin)
+        yield MAIN, rows
+
+
+class KeyedAggregate(Operator):
+    """What the running and the windowed aggregate share: folding rows or partial rows into the state."""
+
+    def __init__(
+        self,
+        name: str,
+        by: Sequence[pa.Field],
+        accumulators: Accumulators,
+        errors: Errors,
+        table: KeyedTable,
+        *,
+        partial: bool,
+        max_parallelism: int,
+    ) -> None:
+        super().__init__(name)
+        self._by, self._accumulators, self._errors = list(by), accumulators, errors
+        self._table, self._partial, self._max_parallelism = table, partial, max_parallelism
+        self._names = [f.name for f in by]
+
+    def _fold(self, rows: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Bring the state up to date with rows of accumulators; return the merged rows and the keys that are new."""
+        state_keys = canonical_keys(rows, keys)
+        hashes = hash_keys(state_keys.select(self._names))
+        fields = [f.name for f in self._accumulators.fields]
+        found, values = self._table.get_many(state_keys, hashes)
+        old = pa.RecordBatch.from_arrays([*state_keys.columns, *values.columns], names=[*keys, *fields])
+        new = pa.RecordBatch.from_arrays([*state_keys.columns, *(rows.column(f) for f in fields)], names=[*keys, *fields])
+        merged = self._accumulators.merge([keep(old, found), new], keys)
+        merged_keys = merged.select(list(keys))
+        self._table.put_many(merged_keys, merged.select(fields), hash_keys(merged_keys.select(self._names)))
+        return merged, keep(state_keys, ~found)
+
+    def _accumulated(self, batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, list[int]]:
+        """Rows as accumulators, and the numbers of the rows that failed. Partial rows are accumulators already."""
+        if self._partial:
+            return batch, []
+        rows, bad = self._accumulators.partial(batch, keys)
+        return rows, [] if bad is None else np.flatnonzero(bad).tolist()
+
+    def _result(self, merged: pa.RecordBatch) -> tuple[list[pa.Array], list[pa.Array]]:
+        """Key columns in the user's types, and result columns."""
+        keys = [merged.column(f.name).cast(f.type) for f in self._by if not f.name.startswith("__")]
+        return keys, self._accumulators.finish(merged)
+
+
+class RunningAggregate(KeyedAggregate):
+    """An updated row per key whenever rows of that key came.
+
+    Input:   rows or partial rows, in any order.
+    State:   one row of accumulators per key, for ever.
+    Output:  the new result of each key the batch touched; it replaces the earlier one.
+    """
+
+    def __init__(self, name: str, output: pa.Schema, **shared: Any) -> None:
+        super().__init__(name, **shared)
+        self._output = output
+        self.states = {"accumulators": self._table}
+
+    def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
+        """Fold, and send the results of the keys touched."""
+        rows, bad = self._accumulated(batch, self._names)
+        yield from self._errors.letters(batch, bad, FAILED, origin)
+        if rows.num_rows:
+            keys, results = self._result(self._fold(rows, self._names)[0])
+            yield MAIN, pa.RecordBatch.from_arrays([*keys, *results], schema=self._output)
+
+
+class WindowAggregate(KeyedAggregate):
+    """One row per key and window, once the watermark has passed the window's last moment.
+
+    Input:   rows with event time, or partial rows with `__window`; in any order.
+    State:   one row of accumulators per key and open window.
+    Timers:  event time, at the last moment of each key's open windows.
+    Output:  main: key, window_start, window_end, results. late: the rows whose window had closed.
+    """
+
+    def __init__(self, name: str, output: pa.Schema, shape: Tumbling, timers: TimerTable, **shared: Any) -> None:
+        super().__init__(name, **shared)
+        self._output, self._shape, self._timers = output, shape, timers
+        self._keys = [*self._names, WINDOW_COLUMN]
+        self.states = {"accumulators": self._table, "timers": timers}
+
+    def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
+        """Set late rows aside, fold the others, and wait for the ends of windows not seen before."""
+        windowed = batch if self._partial else with_window(batch, self._shape)
+        late = self._late(windowed)
+        if late.any():
+            yield from self._set_aside(batch, late)
+            windowed = keep(windowed, ~late)
+        rows, bad = self._accumulated(windowed, self._keys)
+        yield from self._errors.letters(windowed, bad, FAILED, origin)
+        if rows.num_rows:
+            fresh = self._fold(rows, self._keys)[1]
+            ends = fresh.column(WINDOW_COLUMN).to_numpy() + (self._shape.size - 1)
+            self._timers.add(ends, fresh, hash_keys(fresh.select(self._names)))
+
+    def _set_aside(self, batch: pa.RecordBatch, late: np.ndarray[Any, np.dtype[np.bool_]]) -> Iterator[Out]:
+        rows = keep(batch, late)
+        self.counters["late"] += pc.sum(rows.column(ROWS_COLUMN)).as_py() if self._partial else rows.num_rows
+        if not self._partial:
+            yield LATE, rows
+
+    def _late(self, rows: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        ends = rows.column(WINDOW_COLUMN).to_numpy() + (self._shape.size - 1)
+        groups = groups_of(hash_keys(canonical_keys(rows, self._names)), self._max_parallelism)
+        late: np.ndarray[Any, np.dtype[np.bool_]] = ends <= self._timers.floor_of(groups)
+        return late
+
+    def advance(self, time: int) -> Iterator[Out]:
+        """Fire the windows that have ended."""
+        for due in self._timers.due(time):
+            keys = due.select(self._keys)
+            hashes = hash_keys(keys.select(self._names))
+            found, values = self._table.get_many(keys, hashes)
+            assert found.all(), "an open window has a timer and a row of state"
+            merged = pa.RecordBatch.from_arrays([*keys.columns, *values.columns], names=[*self._keys, *values.schema.names])
+            self._table.delete_many(keys, hashes)
+            yield MAIN, self._rows(merged)
+        self._timers.advance(time)
+
+    def _rows(self, merged: pa.RecordBatch) -> pa.RecordBatch:
+        keys, results = self._result(merged)
+        starts = merged.column(WINDOW_COLUMN)
+        ends = pc.add(starts, self._shape.size)
+        columns = [*keys, starts.cast(TIME_TYPE), ends.cast(TIME_TYPE), *results, pc.subtract(ends, 1).cast(TIME_TYPE)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._output.append(pa.field(TIME_COLUMN, TIME_TYPE)))
+
+
+def with_window(batch: pa.RecordBatch, shape: Tumbling) -> pa.RecordBatch:
+    """The batch with `__window`, the start of each row's window."""
+    times = batch.column(TIME_COLUMN).cast(pa.int64()).to_numpy()
+    return batch.append_column(pa.field(WINDOW_COLUMN, pa.int64(), nullable=False), pa.array(shape.start_of(times)))

@@ -1,0 +1,62 @@
+"""Python functions: of one row (map, flat_map, filter) and of one batch (map_batches)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from penstock.errors import RowError
+from penstock.functions import RowFunction
+from penstock.operators.operator import MAIN, Errors, Operator, Origin, Out
+
+
+class RowMap(Operator):
+    """Call a function for each row. Rows whose function raises are dead letters.
+
+    Input:   the columns the function reads. State: none.
+    Output:  what it returns, with the hidden columns of the row it came from.
+    """
+
+    def __init__(self, name: str, function: RowFunction, errors: Errors) -> None:
+        super().__init__(name)
+        self._function, self._errors = function, errors
+
+    def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
+        """Apply; a filter keeps the row itself, hidden columns and all."""
+        applied = self._function.apply(batch)
+        if applied.errors:
+            rows = [row for row, _ in applied.errors]
+            yield from self._errors.letters(batch, rows, [f"{type(e).__name__}: {e}" for _, e in applied.errors], origin)
+        picked = pa.array(applied.origin)
+        if self._function.kind == "filter":
+            yield MAIN, batch.take(picked)
+            return
+        out = applied.rows
+        for name in batch.schema.names:
+            if name.startswith("__"):
+                out = out.append_column(batch.schema.field(name), batch.column(name).take(picked))
+        yield MAIN, out
+
+
+class BatchMap(Operator):
+    """Call a function of an Arrow batch. With event time it must return as many rows as it got, in order."""
+
+    def __init__(self, name: str, function: Callable[[pa.RecordBatch], pa.RecordBatch], output: pa.Schema) -> None:
+        super().__init__(name)
+        self._function, self._output = function, output
+
+    def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
+        """Call it without the hidden columns and put them back."""
+        hidden = [name for name in batch.schema.names if name.startswith("__")]
+        out = self._function(batch.drop_columns(hidden) if hidden else batch)
+        if not isinstance(out, pa.RecordBatch) or out.schema.names != self._output.names:
+            found = out.schema.names if isinstance(out, pa.RecordBatch) else type(out).__name__
+            raise RowError(f"map_batches must return a RecordBatch with the columns {self._output.names}, and returned {found}")
+        if hidden and out.num_rows != batch.num_rows:
+            raise RowError(
+                f"map_batches got {batch.num_rows} rows with event time and returned {out.num_rows}: whose time would they have?"
+                " Return as many rows, or use flat_map"
+            )
+        arrays = [out.column(f.name).cast(f.type) for f in self._output] + [batch.column(name) for name in hidden]
+        yield MAIN, pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*self._output, *(batch.schema.field(h) for h in hidden)]))

@@ -1,0 +1,119 @@
+"""What an operator is: columnar logic over batches. State in, rows out; no IO, no plan, no time of its own.
+
+1. `process` takes rows and yields (port, rows); `advance` is told how far event time is; `end` that no more will come. Each yields as it goes, so a window that fires ten million
+   rows never holds them all.
+2. What an operator remembers across a restart is in `states`, and only there. The task snapshots it; operators contain no snapshot code.
+3. How rows are cut into batches never changes the result.
+4. A row that cannot be processed is a dead letter (port "dead") or an error that stops the job, by `on_error`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import RowError
+
+MAIN, LATE, DEAD = "main", "late", "dead"
+
+Out = tuple[str, pa.RecordBatch]
+
+TIME_COLUMN = "__time"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where rows were read, as long as that is known: dead letters name it, and watermarks are kept by it."""
+
+    source: str
+    split: str
+    position: Any
+
+
+class Operator:
+    """Base of all operators; does nothing."""
+
+    name: str
+    states: Mapping[str, Any]  # name -> KeyedTable or TimerTable
+    counters: Counter[str]
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.states = {}
+        self.counters = Counter()
+
+    def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
+        """Take rows, yield rows."""
+        yield MAIN, batch
+
+    def advance(self, time: int) -> Iterator[Out]:
+        """Event time has reached `time`: nothing more at or before it."""
+        yield from ()
+
+    def end(self) -> Iterator[Out]:
+        """No more rows, and event time is over; `advance` has been told."""
+        yield from ()
+
+    def close(self) -> None:
+        """Let go of what is outside Python's memory."""
+
+
+class Errors:
+    """What an operator does with rows it cannot process."""
+
+    def __init__(self, step: str, on_error: str, dead_schema: pa.Schema) -> None:
+        self.step, self.fail, self._schema = step, on_error == "fail", dead_schema
+
+    def letters(
+        self, batch: pa.RecordBatch, rows: Sequence[int] | np.ndarray[Any, Any], reasons: str | Sequence[str], origin: Origin | None
+    ) -> Iterator[Out]:
+        """Dead letters for these rows of a batch, or the error that stops the job."""
+        numbers = [int(row) for row in rows]
+        if not numbers:
+            return
+        texts = [reasons] * len(numbers) if isinstance(reasons, str) else list(reasons)
+        visible = [name for name in batch.schema.names if not name.startswith("__")]
+        records = [str({name: batch.column(name)[row].as_py() for name in visible})[:1000] for row in numbers]
+        if self.fail:
+            where = f" of source {origin.source!r}, split {origin.split!r}" if origin else ""
+            raise RowError(
+                f'step {self.step!r} cannot process a row{where}: {texts[0]}. The row: {records[0]}\n  To set such rows aside: pen.Pipeline(..., on_error="dead-letter")'
+            )
+        times = batch.column(TIME_COLUMN) if TIME_COLUMN in batch.schema.names else None
+        yield DEAD, self._batch(texts, records, origin, [times[row].as_py() for row in numbers] if times is not None else None)
+
+    def undecoded(self, bad: Sequence[Any], origin: Origin) -> Iterator[Out]:
+        """Dead letters for records that never became rows (`connectors.BadRecord`)."""
+        if not bad:
+            return
+        if self.fail:
+            raise RowError(
+                f"source {origin.source!r}, split {origin.split!r}, position {bad[0].position}: {bad[0].error}. The record: {bad[0].record}\n"
+                '  To set such records aside: pen.Pipeline(..., on_error="dead-letter")'
+            )
+        letters = self._batch([b.error for b in bad], [b.record for b in bad], origin, None)
+        positions = pa.array([str(b.position) for b in bad], pa.string())
+        yield DEAD, letters.set_column(letters.schema.get_field_index("position"), self._schema.field("position"), positions)
+
+    def _batch(self, errors: list[str], records: list[str], origin: Origin | None, times: list[Any] | None) -> pa.RecordBatch:
+        count = len(errors)
+        columns = {
+            "step": [self.step] * count,
+            "source": [origin.source if origin else None] * count,
+            "split": [origin.split if origin else None] * count,
+            "position": [str(origin.position) if origin else None] * count,
+            "error": errors,
+            "record": records,
+            "event_time": times or [None] * count,
+        }
+        return pa.RecordBatch.from_pydict(columns, schema=self._schema)
+
+
+def keep(batch: pa.RecordBatch, mask: np.ndarray[Any, Any]) -> pa.RecordBatch:
+    """The rows where the mask is true."""
+    return batch if mask.all() else batch.filter(pa.array(mask))

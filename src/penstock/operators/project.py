@@ -1,0 +1,91 @@
+"""Expressions over columns: select, with_columns, filter and split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.expr import Evaluated, Expr, evaluate
+from penstock.operators.operator import MAIN, Errors, Operator, Origin, Out, keep
+
+
+class Project(Operator):
+    """Make each column of the output from an expression.
+
+    Input:   any columns. State: none.
+    Output:  one row per row, hidden columns passed on; rows whose expression fails are dead letters.
+    """
+
+    def __init__(self, name: str, columns: Sequence[tuple[str, Expr]], fields: Sequence[pa.Field], errors: Errors) -> None:
+        super().__init__(name)
+        self._columns, self._fields, self._errors = tuple(columns), tuple(fields), errors
+
+    def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
+        """Evaluate; set failing rows aside."""
+        results = [evaluate(expr, batch) for _, expr in self._columns]
+        bad = failing(results, batch.num_rows)
+        hidden = [name for name in batch.schema.names if name.startswith("__")]
+        arrays = [result.values for result in results] + [batch.column(name) for name in hidden]
+        fields = [pa.field(f.name, a.type, f.nullable) for f, a in zip(self._fields, arrays)] + [batch.schema.field(h) for h in hidden]
+        out = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        if bad is not None:
+            yield from self._errors.letters(batch, np.flatnonzero(bad), reason(results), origin)
+            out = keep(out, ~bad)
+        yield MAIN, out
+
+
+class Filter(Operator):
+    """Keep the rows for which a condition is true (not false, not null)."""
+
+    def __init__(self, name: str, condition: Expr, errors: Errors) -> None:
+        super().__init__(name)
+        self._condition, self._errors = condition, errors
+
+    def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
+        """Evaluate and filter."""
+        result = evaluate(self._condition, batch)
+        bad = failing([result], batch.num_rows)
+        if bad is not None:
+            yield from self._errors.letters(batch, np.flatnonzero(bad), reason([result]), origin)
+        yield MAIN, batch.filter(result.values, null_selection_behavior="drop")
+
+
+class Split(Operator):
+    """Send each row to the port of the first condition that is true, or to "rest"."""
+
+    def __init__(self, name: str, conditions: Sequence[tuple[str, Expr]], errors: Errors) -> None:
+        super().__init__(name)
+        self._conditions, self._errors = tuple(conditions), errors
+
+    def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
+        """Evaluate all, then deal the rows out."""
+        results = [evaluate(condition, batch) for _, condition in self._conditions]
+        bad = failing(results, batch.num_rows)
+        left = np.ones(batch.num_rows, dtype=bool)
+        if bad is not None:
+            yield from self._errors.letters(batch, np.flatnonzero(bad), reason(results), origin)
+            left &= ~bad
+        for (tag, _), result in zip(self._conditions, results):
+            chosen = left & np.asarray(pc.fill_null(result.values, False))
+            yield tag, keep(batch, chosen)
+            left &= ~chosen
+        yield "rest", keep(batch, left)
+
+
+def failing(results: Sequence[Evaluated], rows: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
+    """Which rows failed in any of these results; None if none did."""
+    masks = [np.asarray(result.errors) for result in results if result.errors is not None]
+    if not masks:
+        return None
+    bad = np.zeros(rows, dtype=bool)
+    for mask in masks:
+        bad |= mask
+    return bad if bad.any() else None
+
+
+def reason(results: Sequence[Evaluated]) -> str:
+    """Why rows failed, in words."""
+    return "; ".join(dict.fromkeys(result.reason for result in results if result.reason)) or "the expression failed"

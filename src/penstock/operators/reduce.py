@@ -1,0 +1,122 @@
+"""A function of two rows, folded over the rows of each key, or of each key and window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.eventtime import Tumbling
+from penstock.folding import ReduceFunction
+from penstock.operators.aggregate import TIME_TYPE, WINDOW_COLUMN, with_window
+from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Errors, Operator, Origin, Out, keep
+from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
+from penstock.state.table import KeyedTable
+from penstock.state.timers import TimerTable
+
+
+class Reduce(Operator):
+    """Fold rows of a key in the order they come.
+
+    Input:   rows.
+    State:   the folded row per key (and open window).
+    Timers:  with windows: event time, at the last moment of each key's open windows.
+    Output:  without windows the new row of each key the batch touched, which replaces the earlier one; with windows one row when the window closes, and `late`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        by: Sequence[str],
+        function: ReduceFunction,
+        rows: pa.Schema,
+        output: pa.Schema,
+        errors: Errors,
+        table: KeyedTable,
+        *,
+        shape: Tumbling | None = None,
+        timers: TimerTable | None = None,
+        max_parallelism: int,
+    ) -> None:
+        super().__init__(name)
+        assert (shape is None) == (timers is None), "windows and timers come together"
+        self._by, self._function, self._rows, self._output, self._errors = list(by), function, rows, output, errors
+        self._table, self._shape, self._timers, self._max_parallelism = table, shape, timers, max_parallelism
+        self._keys = [*by, WINDOW_COLUMN] if shape else list(by)
+        self.states = {"rows": table} if timers is None else {"rows": table, "timers": timers}
+
+    def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
+        """Fold the batch into the state."""
+        if self._shape is not None and self._timers is not None:
+            batch = with_window(batch, self._shape)
+            groups = groups_of(hash_keys(canonical_keys(batch, self._by)), self._max_parallelism)
+            late = self._ends(batch) <= self._timers.floor_of(groups)
+            if late.any():
+                self.counters["late"] += int(late.sum())
+                yield LATE, keep(batch, late).drop_columns([WINDOW_COLUMN])
+                batch = keep(batch, ~late)
+        if not batch.num_rows:
+            return
+        keys = canonical_keys(batch, self._keys)
+        found, values = self._table.get_many(keys, hash_keys(keys.select(self._by)))
+        folded, fresh, bad = self._fold(batch, keys, found, values)
+        yield from self._errors.letters(batch, [row for row, _ in bad], [f"{type(e).__name__}: {e}" for _, e in bad], origin)
+        if not folded:
+            return
+        touched = keys.take(pa.array(list(folded), pa.int64()))
+        rows = pa.RecordBatch.from_pylist(list(folded.values()), schema=self._rows)
+        self._table.put_many(touched, rows, hash_keys(touched.select(self._by)))
+        if self._timers is not None:
+            new = keys.take(pa.array(fresh, pa.int64()))
+            self._timers.add(self._ends(new), new, hash_keys(new.select(self._by)))
+        else:
+            yield MAIN, rows.cast(self._output)
+
+    def _fold(
+        self, batch: pa.RecordBatch, keys: pa.RecordBatch, found: Any, values: pa.RecordBatch
+    ) -> tuple[dict[int, dict[str, Any]], list[int], list[tuple[int, Exception]]]:
+        """By the number of the first row of each key: its folded row; the numbers of keys not seen before; the rows that failed."""
+        first: dict[Any, int] = {}
+        folded: dict[int, dict[str, Any]] = {}
+        fresh: list[int] = []
+        bad: list[tuple[int, Exception]] = []
+        identities = list(zip(*(column.to_pylist() for column in keys.columns))) if keys.num_columns else [()] * batch.num_rows
+        for number, (identity, row) in enumerate(zip(identities, batch.select(self._rows.names).to_pylist())):
+            slot = first.setdefault(identity, number)
+            old = folded.get(slot) or (values.slice(number, 1).to_pylist()[0] if slot == number and found[number] else None)
+            try:
+                folded[slot] = row if old is None else self._function(old, row)
+            except Exception as error:
+                bad.append((number, error))
+                if old is None:
+                    del first[identity]
+                else:
+                    folded[slot] = old
+                continue
+            if old is None:
+                fresh.append(slot)
+        return folded, fresh, bad
+
+    def _ends(self, keys: pa.RecordBatch) -> Any:
+        assert self._shape is not None
+        return keys.column(WINDOW_COLUMN).to_numpy() + (self._shape.size - 1)
+
+    def advance(self, time: int) -> Iterator[Out]:
+        """Fire the windows that have ended."""
+        if self._timers is None or self._shape is None:
+            return
+        for due in self._timers.due(time):
+            keys = due.select(self._keys)
+            hashes = hash_keys(keys.select(self._by))
+            found, values = self._table.get_many(keys, hashes)
+            assert found.all(), "an open window has a timer and a row of state"
+            self._table.delete_many(keys, hashes)
+            starts = keys.column(WINDOW_COLUMN)
+            ends = pc.add(starts, self._shape.size)
+            columns = {"window_start": starts.cast(TIME_TYPE), "window_end": ends.cast(TIME_TYPE)}
+            columns |= {name: values.column(name) for name in self._rows.names}
+            arrays = [*(columns[f.name].cast(f.type) for f in self._output), pc.subtract(ends, 1).cast(TIME_TYPE)]
+            yield MAIN, pa.RecordBatch.from_arrays(arrays, schema=self._output.append(pa.field(TIME_COLUMN, TIME_TYPE)))
+        self._timers.advance(time)

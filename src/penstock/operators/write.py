@@ -1,0 +1,41 @@
+"""The last operator of a branch: hands rows to a sink's writer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from penstock.connectors.connector import Json, Writer
+from penstock.operators.operator import Operator, Origin, Out
+
+
+class Write(Operator):
+    """Give rows to a writer, in the sink's schema.
+
+    Input:   rows. State: none; what was written since the last snapshot is in the writer, and `prepare` describes it.
+    Output:  none.
+    """
+
+    def __init__(self, name: str, writer: Writer, schema: pa.Schema) -> None:
+        super().__init__(name)
+        self._writer, self._schema = writer, schema
+
+    def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
+        """Write."""
+        arrays = [conform(batch.column(f.name), f.type) for f in self._schema]
+        self._writer.write(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        yield from ()
+
+    def prepare(self, epoch: int) -> Sequence[Json]:
+        """Make the epoch's rows durable."""
+        return self._writer.prepare(epoch)
+
+    def close(self) -> None:
+        """Close the writer."""
+        self._writer.close()
+
+
+def conform(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The array in exactly this type: dictionaries decoded, integers widened."""
+    return array if array.type == kind else array.cast(kind)

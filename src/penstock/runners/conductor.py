@@ -1,0 +1,522 @@
+"""The shell around `protocol.Coordinator`: one thread per job that carries out its effects, in every runner.
+
+It owns the job directory (lock, log, state files), the committers, and the attempt under way. Everything that happens elsewhere (acks from workers, the user's wish to stop) is posted to
+its inbox and handled here, one event after the other: nothing else touches the coordinator.
+
+What differs between runners is behind `Attempts`: how tasks are started, triggered and stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import secrets
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from penstock.checkpoints.lock import Lock, hold
+from penstock.checkpoints.manifest import Manifest
+from penstock.checkpoints.repository import Repository, open_savepoint
+from penstock.checkpoints.restore import ForkFrom, Refuse, RestoreFacts, Resume, StartEmpty, decide_restore
+from penstock.checkpoints.storage import OutcomeUnknown, open_store
+from penstock.connectors.connector import Committer, Source, SourceContext, Verdict
+from penstock.errors import HeldError, JobError, PenstockError, RestoreError, RunnerError, StorageError, SupersededError
+from penstock.eventtime import time_text
+from penstock.plan.guarantee import guarantees
+from penstock.plan.logical import Read, Write
+from penstock.plan.physical import PhysicalPlan
+from penstock.protocol import coordinator as c
+from penstock.protocol.messages import TIME_MIN, Aborted, Completed, Stamp
+from penstock.runners.cut import StartPoint, manifest_of, pipeline_facts, start_from, task_names
+from penstock.runners.faults import reach
+from penstock.runners.options import Options
+from penstock.runtime.assemble import sink_context
+
+log = logging.getLogger("penstock")
+
+
+class Attempts(Protocol):
+    """How a runner runs one attempt after another. Called in the conductor's thread."""
+
+    def begin(self, stamp: Stamp, start: StartPoint) -> None:
+        """Start the tasks; post `Running` once all are there, `AttemptFailed` if one is lost."""
+
+    def end(self, stamp: Stamp) -> None:
+        """Stop them; return when they can do no more harm."""
+
+    def trigger(self, stamp: Stamp, epoch: int, finish: bool) -> None:
+        """Tell the source tasks."""
+
+    def tell(self, stamp: Stamp, event: Completed | Aborted) -> None:
+        """Tell all tasks."""
+
+    def step(self, now: int) -> bool:
+        """Work for a little while, if the work is done in this thread. False if there is nothing to do."""
+
+    def wants_epoch(self) -> bool:
+        """Whether a snapshot now would hold anything new."""
+
+    def close(self) -> None:
+        """The job is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """How to start from a savepoint: `pen.Restore(path, rename={"old": "new"}, drop=["gone"])`."""
+
+    path: str | Path
+    rename: dict[str, str] | None = None
+    drop: tuple[str, ...] | list[str] = ()
+    start_over_time: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a job is doing. `state`: starting, running, restarting, finished, stopped, failed, cancelled or superseded."""
+
+    pipeline: str
+    runner: str
+    state: str
+    epoch: int
+    attempt: int
+    term: int
+    lineage: str
+    restarts: int
+    watermark: str
+    guarantee: tuple[str, ...]
+    error: str | None
+    epoch_age_s: float
+
+
+STATES = {
+    c.Phase.RECOVERING: "starting",
+    c.Phase.STARTING: "starting",
+    c.Phase.RUNNING: "running",
+    c.Phase.WAITING: "restarting",
+    c.Phase.HALTED: "halting",
+}
+
+
+class Conductor:
+    """Runs one job from claim to halt. `post` and `call` may be used from any thread."""
+
+    def __init__(
+        self,
+        plan: PhysicalPlan,
+        options: Options,
+        *,
+        runner: str,
+        parallelism: int,
+        restore: Any,
+        make_attempts: Callable[[Conductor], Attempts],
+        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+        interval: int | None = None,
+    ) -> None:
+        self.plan, self.options, self.runner, self.parallelism = plan, options, runner, parallelism
+        self.clock = clock
+        self.job_dir, self._temporary = job_directory(plan.name, options.storage)
+        self.start = StartPoint()
+        self.lineage = ""
+        self.parent: tuple[str, int] | None = None
+        self.outcome: c.Halt | None = None
+        self.cancelled = False
+        self.error: BaseException | None = None
+        self.manifest: Manifest | None = None
+        self.epochs_published = 0
+        self.replayed = 0
+        self.last_publish_us = 0
+        self.times: dict[str, int] = {}  # watermarks of tasks, as last heard
+        self.counters: dict[str, dict[str, int]] = {}  # task -> counters, as last heard
+        self.halted = threading.Event()
+        self._restore = restore
+        self._interval = options.snapshot_every if interval is None else interval
+        self._make_attempts = make_attempts
+        self._inbox: queue.SimpleQueue[c.Event | Callable[[], None]] = queue.SimpleQueue()
+        self._core: c.Coordinator | None = None
+        self._committers: dict[str, Committer] = {}
+        self._receivers: list[Any] = []
+        self._savepoints: dict[str, tuple[Path, queue.SimpleQueue[Any]]] = {}
+        self._reboot = False
+        self._lock: Lock | None = None
+        self._repository: Repository | None = None
+        self._attempts: Attempts | None = None
+
+    # From any thread.
+
+    def post(self, event: c.Event) -> None:
+        """Report something to the coordinator."""
+        self._inbox.put(event)
+
+    def call(self, action: Callable[[], None]) -> None:
+        """Do something in the conductor's thread."""
+        self._inbox.put(action)
+
+    def cancel(self) -> None:
+        """Stop at once; whatever was published is committed at the next start."""
+        self.cancelled = True
+        self._inbox.put(lambda: None)
+
+    def savepoint(self, path: str | Path) -> queue.SimpleQueue[Any]:
+        """Ask for a savepoint; the answer is the path, or an exception."""
+        request, answer = secrets.token_hex(8), queue.SimpleQueue()  # type: ignore[var-annotated]
+        self._savepoints[request] = (Path(path), answer)
+        self.post(c.SavepointAsked(request))
+        if self.halted.is_set():
+            self._refuse_savepoints()
+        return answer
+
+    def status(self) -> Status:
+        """How the job is doing."""
+        core = self._core
+        state = "starting"
+        if self.halted.is_set():
+            state = self.outcome.outcome.value if self.outcome else "failed" if self.error else "cancelled"
+        elif core is not None:
+            state = STATES[core.phase]
+        watermark = min(self.times.values(), default=TIME_MIN)
+        return Status(
+            pipeline=self.plan.name,
+            runner=self.runner,
+            state=state,
+            epoch=core.epoch if core else 0,
+            attempt=core.attempt if core else 0,
+            term=core.stamp.term if core else 0,
+            lineage=self.lineage,
+            restarts=max(0, core.attempt - 1) if core else 0,
+            watermark=time_text(watermark),
+            guarantee=tuple(guarantees(self.plan, self.runner)),
+            error=str(self.error) if self.error else (self.outcome.reason or None) if self.outcome else None,
+            epoch_age_s=round(max(0, self.clock() - self.last_publish_us) / 1e6, 3) if self.last_publish_us else -1.0,
+        )
+
+    # The conductor's thread.
+
+    def run(self) -> None:
+        """From claim to halt; never raises, see `error`."""
+        try:
+            self._lock = hold(self.job_dir, self._holder())
+            while True:
+                self._reboot = False
+                self._boot()
+                self._conduct()
+                if not self._reboot:
+                    break
+        except BaseException as error:
+            self.error = error
+            if not isinstance(error, PenstockError):
+                log.exception("the job %s failed", self.plan.name)
+        finally:
+            self._close()
+            self.halted.set()
+            self._refuse_savepoints()
+
+    def _holder(self) -> dict[str, Any]:
+        started = time.strftime("%Y-%m-%d %H:%M:%S")
+        return {"pid": os.getpid(), "host": socket.gethostname(), "started": started, "runner": self.runner}
+
+    def _boot(self) -> None:
+        """Claim a term, decide what to start from, settle what is pending."""
+        store = open_store(self.job_dir)
+        store.probe()
+        self._repository = Repository(store, self.plan.name, keep=self.options.keep)
+        claim = self._repository.claim(self._holder())
+        pending, epoch = self._decide(self._repository)
+        self._committers = {
+            op.name: op.node.sink.committer(sink_context(op.node, self.lineage, f"{claim.term}", self.job_dir))
+            for op in self.plan.writes
+            if isinstance(op.node, Write)
+        }
+        self._check_sinks(epoch)
+        for op in self.plan.writes:
+            keep = [entry for p in pending if p.sink == op.name for entry in p.committables]
+            self._committers[op.name].sweep(keep)
+        self._start_receivers()
+        settings = c.Settings(
+            interval=self._interval,
+            restarts_max=self.options.restarts,
+            backoff=self.options.backoff,
+        )
+        self._core = c.Coordinator(
+            lineage=self.lineage,
+            term=claim.term,
+            tasks=task_names(self.plan, self.parallelism),
+            epoch=epoch,
+            pending=pending,
+            settings=settings,
+        )
+        if self._attempts is None:
+            self._attempts = self._make_attempts(self)
+
+    def _decide(self, repository: Repository) -> tuple[list[c.Pending], int]:
+        request, savepoint, source, options = "latest", None, None, Restore("")
+        if self._restore == "none":
+            request = "none"
+        elif self._restore != "latest":
+            options = self._restore if isinstance(self._restore, Restore) else Restore(self._restore)
+            request = "savepoint"
+            savepoint, source = open_savepoint(options.path)
+        decision = decide_restore(
+            RestoreFacts(
+                pipeline=pipeline_facts(self.plan),
+                newest=repository.newest(),
+                new_lineage=secrets.token_hex(8),
+                request=request,
+                savepoint=savepoint,
+                path=str(options.path),
+                rename=options.rename or {},
+                drop=tuple(options.drop),
+                start_over_time=options.start_over_time,
+            )
+        )
+        self._restore = "latest"  # a reboot goes on from what was published since
+        match decision:
+            case Refuse(message):
+                raise RestoreError(message)
+            case Resume(manifest):
+                self.lineage, self.parent, self.start, self.manifest = manifest.lineage, manifest.parent, start_from(manifest), manifest
+                return pending_of(manifest), manifest.epoch
+            case StartEmpty(lineage, settle):
+                self._settle(settle)
+                self.lineage, self.start = lineage, StartPoint()
+                return [], 0
+            case ForkFrom(manifest, lineage, parent, settle):
+                assert source is not None
+                self._settle(settle)
+                adopted = repository.adopt(manifest, source, 0)
+                self.lineage, self.parent, self.start = lineage, parent, start_from(adopted)
+                return [], adopted.epoch
+
+    def _settle(self, manifest: Manifest | None) -> None:
+        """Commit what another lineage published and did not confirm: it was promised."""
+        for pending in pending_of(manifest) if manifest else ():
+            op = next(op for op in self.plan.writes if op.name == pending.sink)
+            assert isinstance(op.node, Write)
+            assert manifest is not None
+            committer = op.node.sink.committer(sink_context(op.node, manifest.lineage, "settle", self.job_dir))
+            self._commit_with(committer, pending, last=True)
+            committer.close()
+
+    def _check_sinks(self, epoch: int) -> None:
+        """Refuse to write beside another history of outputs."""
+        for name, committer in self._committers.items():
+            found = committer.committed()
+            if found is None or found[0] == self.lineage or (self.parent and found[0] == self.parent[0] and found[1] <= epoch):
+                continue
+            raise RestoreError(
+                f"sink {name!r} holds epoch {found[1]} of another run of this pipeline (lineage {found[0]}), and this one would start at epoch {epoch + 1}.\n"
+                "  Go on with the storage of that run, or write to another place"
+            )
+
+    def _start_receivers(self) -> None:
+        if self._receivers:
+            return
+        for op in self.plan.reads:
+            assert isinstance(op.node, Read)
+            receiver = getattr(op.node.source, "receiver", lambda context: None)(self._source_context(op.name, op.columns))
+            if receiver is not None:
+                receiver.start()
+                self._receivers.append(receiver)
+
+    def _source_context(self, name: str, columns: tuple[str, ...]) -> SourceContext:
+        return SourceContext(name, self.job_dir, columns)
+
+    def _conduct(self) -> None:
+        core, attempts = self._core, self._attempts
+        assert core is not None
+        assert attempts is not None
+        self._handle(c.Booted())
+        while core.phase is not c.Phase.HALTED:
+            if self.cancelled:
+                attempts.end(core.stamp)
+                return
+            busy = self._drain()
+            busy |= attempts.step(self.clock())
+            wake_at = core.wake_at()
+            now = self.clock()
+            if wake_at is not None and now >= wake_at and (core.in_flight is not None or attempts.wants_epoch()):
+                self._handle(c.Ticked())
+            elif not busy:
+                self._wait(2_000 if wake_at is None else min(max(wake_at - now, 500), 20_000))
+
+    def _drain(self) -> bool:
+        busy = False
+        while True:
+            try:
+                item = self._inbox.get_nowait()
+            except queue.Empty:
+                return busy
+            busy = True
+            self._take(item)
+
+    def _wait(self, micros: int) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._take(self._inbox.get(timeout=micros / 1e6))
+
+    def _take(self, item: c.Event | Callable[[], None]) -> None:
+        if callable(item):
+            item()
+            return
+        if isinstance(item, c.Acked):
+            self.counters[item.task] = dict(item.ack.counters)
+        self._handle(item)
+
+    def _handle(self, event: c.Event) -> None:
+        """Let the coordinator react, and carry out what it asks for; answers are handled before anything else."""
+        assert self._core is not None
+        events = [event]
+        while events:
+            for effect in self._core.handle(self.clock(), events.pop(0)):
+                answer = self._carry_out(effect)
+                if answer is not None:
+                    events.append(answer)
+
+    def _carry_out(self, effect: c.Effect) -> c.Event | None:
+        attempts = self._attempts
+        assert attempts is not None
+        match effect:
+            case c.BeginAttempt(stamp):
+                return self._begin(stamp)
+            case c.EndAttempt(stamp):
+                attempts.end(stamp)
+            case c.TriggerEpoch(stamp, epoch, finish):
+                attempts.trigger(stamp, epoch, finish)
+            case c.Publish():
+                return self._publish(effect)
+            case c.Commit(pending, last):
+                return self._commit(pending, last)
+            case c.TellCompleted(stamp, epoch):
+                attempts.tell(stamp, Completed(epoch))
+                self._collect(epoch)
+            case c.TellAborted(stamp, epoch, reason):
+                log.warning("epoch %d of %s was aborted: %s", epoch, self.plan.name, reason)
+                attempts.tell(stamp, Aborted(epoch))
+            case c.TakeSavepoint(request):
+                self._take_savepoint(request)
+            case c.Halt():
+                self.outcome = None if self._reboot else effect
+        return None
+
+    def _begin(self, stamp: Stamp) -> c.Event | None:
+        assert self._repository is not None
+        assert self._attempts is not None
+        self._repository.sweep((stamp.term, stamp.attempt))
+        if self.manifest is not None:
+            self.start = start_from(self.manifest)
+        self.times, self.counters = {}, {}
+        try:
+            self._attempts.begin(stamp, self.start)
+        except (StorageError, RestoreError, RunnerError) as error:
+            return c.AttemptFailed(stamp, str(error), fatal=True)
+        return None
+
+    def _publish(self, publish: c.Publish) -> c.Event:
+        assert self._repository is not None
+        reach("publish.before", publish.epoch)
+        manifest = manifest_of(
+            publish,
+            plan=self.plan,
+            parallelism=self.parallelism,
+            start=self.start,
+            parent=self.parent,
+            runner=self.runner,
+            now=self.clock(),
+        )
+        try:
+            self._repository.publish(manifest)
+        except SupersededError:
+            return c.Superseded()
+        except OutcomeUnknown as error:
+            # Whether it is there can only be told by looking again, as a successor would: with a new term.
+            log.warning("%s; starting over with a new term", error)
+            self._reboot = True
+            return c.Superseded()
+        except StorageError as error:
+            return c.PublishFailed(publish.epoch, str(error))
+        reach("publish.after", publish.epoch)
+        self.manifest = manifest
+        self.epochs_published += 1
+        self.last_publish_us = self.clock()
+        return c.Published(publish.epoch)
+
+    def _collect(self, epoch: int) -> None:
+        """Delete what the new checkpoint made superfluous. Not being able to is no reason to stop."""
+        assert self._repository is not None
+        reach("collect.before", epoch)
+        try:
+            self._repository.collect()
+        except StorageError as error:
+            log.warning("old checkpoints of %s could not be deleted: %s", self.plan.name, error)
+
+    def _commit(self, pending: c.Pending, last: bool) -> c.Event:
+        assert self._repository is not None
+        reach("commit.before", pending.epoch)
+        try:
+            verdict = self._commit_with(self._committers[pending.sink], pending, last=last)
+        except (PenstockError, OSError) as error:
+            return c.CommitFailed(pending.epoch, pending.sink, str(error))
+        reach("commit.after", pending.epoch)
+        if verdict is Verdict.RETRY:
+            return c.CommitDelayed(pending.epoch, pending.sink, waiting=True)
+        return c.Committed(pending.epoch, pending.sink)
+
+    def _commit_with(self, committer: Committer, pending: c.Pending, *, last: bool) -> Verdict:
+        return committer.commit(pending.epoch, pending.committables, self._core.attempt if self._core else 0)
+
+    def _take_savepoint(self, request: str) -> None:
+        assert self._repository is not None
+        assert self.manifest is not None, "a savepoint follows a published epoch"
+        path, answer = self._savepoints.pop(request)
+        try:
+            self._repository.write_savepoint(replace(self.manifest, pending=()), open_store(path))
+            answer.put(path)
+        except PenstockError as error:
+            answer.put(error)
+
+    def _refuse_savepoints(self) -> None:
+        for _, answer in self._savepoints.values():
+            answer.put(JobError(f"the job {self.plan.name!r} ended before the savepoint was taken"))
+        self._savepoints.clear()
+
+    def _close(self) -> None:
+        for closing in [*(r.stop for r in self._receivers), *(k.close for k in self._committers.values())]:
+            with contextlib.suppress(Exception):
+                closing()
+        if self._attempts is not None:
+            self._attempts.close()
+        if self._repository is not None and self.error is None and not self.cancelled:
+            with contextlib.suppress(PenstockError):
+                self._repository.sweep_all()
+        if self._lock is not None:
+            self._lock.release()
+        if self._temporary and not isinstance(self.error, HeldError):
+            shutil.rmtree(self.job_dir, ignore_errors=True)
+
+
+def pending_of(manifest: Manifest) -> list[c.Pending]:
+    """What a checkpoint lists as not yet committed."""
+    return [c.Pending(p.epoch, p.sink, tuple(p.committables)) for p in manifest.pending]
+
+
+def job_directory(name: str, storage: str | None) -> tuple[Path, bool]:
+    """The job's own folder; without storage one that is removed at the end."""
+    if storage is None:
+        return Path(tempfile.mkdtemp(prefix=f"penstock-{name}-")), True
+    path = Path(storage.removeprefix("file://")).absolute() / name
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path, False
+
+
+def source_of(plan: PhysicalPlan, name: str) -> Source:
+    """A source by its name in the plan."""
+    node = next(op.node for op in plan.reads if op.name == name)
+    assert isinstance(node, Read)
+    return node.source

@@ -1,0 +1,195 @@
+"""Between acknowledgements and checkpoints: what the tasks of one epoch said, as a manifest; and a manifest as the start of new tasks.
+
+Nothing parallelism-shaped survives the way: tasks become ranges of key groups, splits are named, and a new attempt deals both out anew.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.checkpoints.manifest import (
+    FieldEntry,
+    Manifest,
+    OperatorEntry,
+    PendingEntry,
+    SinkEntry,
+    SourceEntry,
+    SplitEntry,
+    StateEntry,
+)
+from penstock.checkpoints.restore import PipelineFacts
+from penstock.plan.logical import Keyed, Read, Reduce, WindowReduce, Write
+from penstock.plan.physical import Op, PhysicalPlan, accumulators
+from penstock.protocol.coordinator import Publish
+from penstock.protocol.messages import TIME_MIN, SplitAssigned, TaskAck
+from penstock.runtime.assemble import Restored, key_schema
+from penstock.runtime.task import task_name
+from penstock.state.keygroups import group_range
+
+
+@dataclass(frozen=True, slots=True)
+class StartPoint:
+    """What an attempt begins from."""
+
+    epoch: int = 0
+    restored: Restored = Restored()
+    splits: Mapping[str, Mapping[str, SplitEntry]] = field(default_factory=dict)  # source -> split
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+    def assigned(self, op: Op, task: int, parallelism: int) -> list[SplitAssigned]:
+        """The splits of a source that this task reads: dealt out in order of their names."""
+        assert isinstance(op.node, Read)
+        known = self.splits.get(op.name, {})
+        every = sorted({*op.node.source.splits(), *known})
+        fresh = SplitEntry(None)
+        return [
+            SplitAssigned(
+                op.name, split, entry.position, TIME_MIN if entry.watermark is None else entry.watermark, entry.idle, entry.ended
+            )
+            for split in every[task::parallelism]
+            for entry in [known.get(split, fresh)]
+        ]
+
+
+def start_from(manifest: Manifest | None) -> StartPoint:
+    """A checkpoint as a start; None: from nothing."""
+    if manifest is None:
+        return StartPoint()
+    states = {f"{op.name}/{s.name}": list(s.handles) for op in manifest.operators for s in op.states}
+    floors = {f"{op.name}/{s.name}": [list(f) for f in s.floors] for op in manifest.operators for s in op.states}
+    watermarks = {op.name: [list(w) for w in op.watermarks] for op in manifest.operators}
+    splits = {source.name: dict(source.splits) for source in manifest.sources}
+    return StartPoint(manifest.epoch, Restored(states, floors, watermarks), splits, dict(manifest.counters))
+
+
+def task_names(plan: PhysicalPlan, parallelism: int) -> list[str]:
+    """All tasks of an attempt."""
+    return [task_name(stage.id, index) for stage in plan.stages for index in range(parallelism)]
+
+
+def manifest_of(
+    publish: Publish,
+    *,
+    plan: PhysicalPlan,
+    parallelism: int,
+    start: StartPoint,
+    parent: tuple[str, int] | None,
+    runner: str,
+    now: int,
+) -> Manifest:
+    """The checkpoint an epoch's acknowledgements make."""
+    acks = publish.acks
+    counters = Counter(start.counters)
+    for ack in acks.values():
+        counters.update(ack.counters)
+    return Manifest(
+        pipeline=plan.name,
+        lineage=publish.stamp.lineage,
+        parent=parent,
+        term=publish.stamp.term,
+        attempt=publish.stamp.attempt,
+        epoch=publish.epoch,
+        runner=runner,
+        created_us=now,
+        processing_time_us=now,
+        fingerprint=plan.fingerprint,
+        max_parallelism=plan.max_parallelism,
+        finished=publish.finished,
+        operators=tuple(operator_entry(op, plan, parallelism, acks) for op in plan.stateful),
+        sources=tuple(source_entry(op, acks) for op in plan.reads),
+        sinks=tuple(SinkEntry(op.name, sink_kind(op)) for op in plan.writes),
+        pending=tuple(PendingEntry(p.epoch, p.sink, tuple(p.committables)) for p in publish.pending),
+        counters=dict(counters),
+    )
+
+
+def operator_entry(op: Op, plan: PhysicalPlan, parallelism: int, acks: Mapping[str, TaskAck]) -> OperatorEntry:
+    """What a step's tasks hold, by key groups."""
+    stage = next(stage for stage in plan.stages if op in stage.ops)
+    tasks = [(group_range(i, parallelism, plan.max_parallelism), acks[task_name(stage.id, i)]) for i in range(parallelism)]
+    empty = step_entry(op)
+    return OperatorEntry(
+        empty.name,
+        empty.kind,
+        empty.version,
+        empty.keys,
+        empty.inputs,
+        empty.params,
+        tuple(
+            StateEntry(
+                state.name,
+                state.kind,
+                state.schema,
+                tuple(handle for _, ack in tasks for handle in ack.states.get(f"{op.name}/{state.name}", ())),
+                tuple(tuple(floor) for _, ack in tasks for floor in ack.floors.get(f"{op.name}/{state.name}", ())),
+            )
+            for state in empty.states
+        ),
+        tuple((groups.start, groups.stop - 1, ack.watermarks[op.name]) for groups, ack in tasks if len(groups)),
+    )
+
+
+def step_entry(op: Op) -> OperatorEntry:
+    """A step as a checkpoint knows it, without what it holds."""
+    node = op.node
+    assert isinstance(node, Keyed)
+    keys = key_schema(node)
+    if isinstance(node, Reduce | WindowReduce):
+        name, values = "rows", node.input.schema
+    else:
+        name, values = "accumulators", pa.schema(accumulators(node).fields)  # type: ignore[arg-type]
+    states = [StateEntry(name, "value", field_entries([*keys, *values]))]
+    if node.shape is not None:
+        states.append(StateEntry("timers", "timer", field_entries(list(keys))))
+    return OperatorEntry(
+        op.name,
+        op.kind,
+        keys=tuple((f.name, str(f.type)) for f in keys if not f.name.startswith("__")),
+        inputs=tuple(getattr(n, "name", "") or n.text() for n in node.inputs),
+        params=node.shape.params() if node.shape else None,
+        states=tuple(states),
+    )
+
+
+def field_entries(fields: Sequence[pa.Field]) -> tuple[FieldEntry, ...]:
+    """Columns with ids that stay when a column is renamed."""
+    return tuple(FieldEntry(i + 1, f.name, str(f.type), f.nullable) for i, f in enumerate(fields))
+
+
+def source_entry(op: Op, acks: Mapping[str, TaskAck]) -> SourceEntry:
+    """How far each split of a source was read."""
+    splits: dict[str, Any] = {}
+    for ack in acks.values():
+        for split, state in ack.splits.get(op.name, {}).items():
+            assert split not in splits, f"two tasks read split {split!r} of {op.name!r}"
+            watermark = None if state["watermark"] == TIME_MIN else state["watermark"]
+            splits[split] = SplitEntry(state["position"], watermark=watermark, idle=state["idle"], ended=state["ended"])
+    return SourceEntry(op.name, source_kind(op), splits)
+
+
+def source_kind(op: Op) -> str:
+    """What kind of source it is: its positions fit no other."""
+    assert isinstance(op.node, Read)
+    return type(op.node.source).__name__
+
+
+def sink_kind(op: Op) -> str:
+    """What kind of sink it is: its committables fit no other."""
+    assert isinstance(op.node, Write)
+    return type(op.node.sink).__name__
+
+
+def pipeline_facts(plan: PhysicalPlan) -> PipelineFacts:
+    """The pipeline as the decision about a restore sees it."""
+    return PipelineFacts(
+        name=plan.name,
+        max_parallelism=plan.max_parallelism,
+        steps=tuple(step_entry(op) for op in plan.stateful),
+        sources={op.name: source_kind(op) for op in plan.reads},
+        sinks={op.name: sink_kind(op) for op in plan.writes},
+    )

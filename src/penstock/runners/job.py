@@ -1,0 +1,133 @@
+"""`Job`: a running pipeline in the user's hands."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from penstock.errors import JobError, PenstockError
+from penstock.eventtime import micros
+from penstock.protocol import coordinator as c
+from penstock.runners.conductor import Conductor, Status
+
+
+class Job:
+    """A started pipeline. As a context manager, leaving the block stops it; an exception cancels it."""
+
+    def __init__(self, conductor: Conductor) -> None:
+        self._conductor = conductor
+        self._thread = threading.Thread(target=conductor.run, name=f"penstock-{conductor.plan.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name."""
+        return self._conductor.plan.name
+
+    @property
+    def conductor(self) -> Conductor:
+        """What runs it; for tools and tests."""
+        return self._conductor
+
+    def status(self) -> Status:
+        """State, epoch, watermark, restarts, guarantee."""
+        return self._conductor.status()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """A row per step: rows read, in, out, late and dead, over all tasks of the attempt as last reported."""
+        rows: dict[str, dict[str, Any]] = {}
+        for counters in list(self._conductor.counters.values()):
+            for key, count in counters.items():
+                step, _, what = key.rpartition(".")
+                row = rows.setdefault(step, {"step": step})
+                row[what] = row.get(what, 0) + count
+        return list(rows.values())
+
+    def savepoint(self, path: str | Path, *, timeout: Any = "5m") -> Path:
+        """A self-contained folder to start from again; the job goes on. Returns once its epoch is committed."""
+        answer = self._conductor.savepoint(path)
+        with contextlib.suppress(Exception):
+            result = answer.get(timeout=micros(timeout, "timeout") / 1e6)
+            if isinstance(result, Path):
+                return result
+            raise_from_result(result)
+        raise JobError(f"no savepoint within {timeout}")
+
+    def stop(self, *, finish: bool = False, timeout: Any = None) -> None:
+        """One last snapshot, committed; can be resumed. `finish=True` also closes every window, and is the end."""
+        self._conductor.post(c.StopAsked(finish))
+        self.wait(timeout=timeout)
+
+    def cancel(self) -> None:
+        """Stop at once. The next start commits what was published."""
+        self._conductor.cancel()
+        self._thread.join()
+
+    def wait(self, *, timeout: Any = None) -> None:
+        """Until the job has ended. Raises what made it fail; JobError if it is still running after `timeout`."""
+        self._conductor.halted.wait(None if timeout is None else micros(timeout, "timeout") / 1e6)
+        if not self._conductor.halted.is_set():
+            raise JobError(f"the job {self.name!r} is still running after {timeout}")
+        self._thread.join()
+        self._raise_if_failed()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._conductor.halted.is_set()
+
+    def _raise_if_failed(self) -> None:
+        error, outcome = self._conductor.error, self._conductor.outcome
+        if isinstance(error, PenstockError):
+            raise error
+        if error is not None:
+            raise JobError(f"the job {self.name!r} failed: {type(error).__name__}: {error}") from error
+        if outcome is not None and outcome.outcome in (c.Outcome.FAILED, c.Outcome.SUPERSEDED):
+            raise JobError(f"the job {self.name!r} {outcome.outcome.value}: {outcome.reason}")
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.done:
+            if kind is None:
+                self._raise_if_failed()
+        elif kind is None:
+            self.stop()
+        else:
+            self.cancel()
+
+
+def raise_from_result(result: object) -> None:
+    """Raise an answer that is an exception."""
+    if isinstance(result, BaseException):
+        raise result
+
+
+@contextlib.contextmanager
+def graceful_interrupt(job: Job) -> Iterator[None]:
+    """Within: the first Ctrl-C asks the job to stop after one more snapshot, the second cancels it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = False
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            job.conductor.cancel()
+        else:
+            asked = True
+            print("stopping after one more snapshot (Ctrl-C again: at once)")
+            job.conductor.post(c.StopAsked())
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,194 @@
+"""The local runner: every task in one thread of this process. The reference, without Spark and without a server."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from penstock.checkpoints.repository import state_path
+from penstock.checkpoints.storage import Store as FileStore
+from penstock.checkpoints.storage import open_store
+from penstock.connectors.connector import Reader, SourceContext
+from penstock.errors import PenstockError, RowError
+from penstock.protocol import coordinator as c
+from penstock.protocol.messages import Aborted, Ack, Completed, Decline, SplitsAssigned, Stamp, Store, Stored, StoreFailed
+from penstock.runners.conductor import Conductor, source_of
+from penstock.runners.cut import StartPoint
+from penstock.runners.faults import reach
+from penstock.runners.loop import Loop, Outlet, Queue, Seat, open_readers
+from penstock.runners.runner import Runner
+from penstock.runtime.assemble import Site
+from penstock.runtime.task import Task, task_name
+from penstock.state.history import store as store_frozen
+from penstock.state.runs import Files
+
+ROUNDS = 50  # of the loop, before the coordinator gets a turn
+
+
+class Local(Runner):
+    """Run in this process: `pipeline.run(pen.Local())`. For tests, notebooks and small jobs."""
+
+    name = "local"
+
+    def __init__(
+        self,
+        *,
+        parallelism: int | None = None,
+        storage: Any = None,
+        keep: int | None = None,
+        snapshot_every: Any = None,
+        restarts: int | None = None,
+        backoff: Any = None,
+    ) -> None:
+        super().__init__(
+            parallelism=parallelism, storage=storage, keep=keep, snapshot_every=snapshot_every, restarts=restarts, backoff=backoff
+        )
+
+    def attempts(self, conductor: Conductor) -> LocalAttempts:
+        """Attempts in the conductor's own thread."""
+        return LocalAttempts(conductor)
+
+
+class LocalAttempts:
+    """One attempt after another, as seats of one loop."""
+
+    def __init__(self, conductor: Conductor) -> None:
+        self._conductor = conductor
+        self._files: FileStore = open_store(conductor.job_dir)
+        self._stamp: Stamp | None = None
+        self._loop: Loop | None = None
+        self._input_ended = False
+
+    def begin(self, stamp: Stamp, start: StartPoint) -> None:
+        """Make all tasks and join them by queues."""
+        conductor = self._conductor
+        reach("restore.before", start.epoch)
+        self._stamp, self._input_ended = stamp, False
+        seats = make_seats(conductor, stamp, start, self._files, self._answer, self._store)
+        self._loop = Loop(seats)
+        conductor.post(c.Running(stamp))
+
+    def end(self, stamp: Stamp) -> None:
+        """Drop them all."""
+        if self._loop is not None:
+            self._loop.close()
+        self._loop = None
+
+    def trigger(self, stamp: Stamp, epoch: int, finish: bool) -> None:
+        """Tell the source tasks."""
+        for seat in self._loop.seats if self._loop else ():
+            if seat.has_sources:
+                seat.trigger(epoch, finish=finish)
+
+    def tell(self, stamp: Stamp, event: Completed | Aborted) -> None:
+        """Tell all tasks."""
+        for seat in self._loop.seats if self._loop else ():
+            seat.post(event)
+
+    def step(self, now: int) -> bool:
+        """Some rounds of the loop."""
+        loop, stamp = self._loop, self._stamp
+        if loop is None or stamp is None:
+            return False
+        progress = False
+        try:
+            for _ in range(ROUNDS):
+                if not loop.step(now):
+                    break
+                progress = True
+        except Exception as error:
+            self._conductor.post(c.AttemptFailed(stamp, describe(error), fatal=isinstance(error, RowError)))
+            self.end(stamp)
+            return True
+        self._conductor.times = {seat.task.name: seat.task.watermark() for seat in loop.seats}
+        if not self._input_ended and all(seat.task.ended for seat in loop.seats):
+            self._input_ended = True
+            self._conductor.post(c.InputEnded(stamp))
+        return progress
+
+    def wants_epoch(self) -> bool:
+        """Always: a snapshot costs little here."""
+        return True
+
+    def close(self) -> None:
+        """Drop what is left."""
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+
+    def _answer(self, task: Task, action: Ack | Decline) -> None:
+        assert self._stamp is not None
+        if isinstance(action, Ack):
+            self._conductor.post(c.Acked(self._stamp, action.epoch, task.name, action.ack))
+        else:
+            self._conductor.post(c.Declined(self._stamp, action.epoch, task.name, action.reason))
+
+    def _store(self, seat: Seat, action: Store) -> None:
+        assert self._stamp is not None
+        seat.post(store_states(action, self._files, self._stamp))
+
+
+def make_seats(conductor: Conductor, stamp: Stamp, start: StartPoint, files: Files, answer: Any, store: Any) -> list[Seat]:
+    """All tasks of an attempt in one process, joined by queues."""
+    plan, parallelism = conductor.plan, conductor.parallelism
+    uids = {task_name(stage.id, i): secrets.token_hex(8) for stage in plan.stages for i in range(parallelism)}
+    tasks = [
+        Task(stage, Site(plan, parallelism, i, stamp.lineage, uids[task_name(stage.id, i)], conductor.job_dir, files, start.restored))
+        for stage in plan.stages
+        for i in range(parallelism)
+    ]
+    queues: dict[tuple[int, int, int], Queue] = {}  # (exchange, from, to)
+    for task in tasks:
+        for channel in task.channels:
+            queues[channel.exchange, channel.source, task.site.index] = Queue()
+            exchange = next(e for e in task.stage.incoming if e.id == channel.exchange)
+            upstream = task_name(exchange.source_stage, channel.source)
+            task.consumed[upstream] = uids[upstream]
+    seats = []
+    for task in tasks:
+        index = task.site.index
+        outlets: dict[tuple[int, int], Outlet] = {
+            (e.id, target): queues[e.id, index, target]
+            for e in task.stage.outgoing
+            for target in ([index] if e.keys is None else range(parallelism))
+        }
+        inputs = [queues[channel.exchange, channel.source, index] for channel in task.channels]
+        seat = Seat(task, inputs=inputs, outlets=outlets, answer=answer, store=store)
+        assign_splits(seat, conductor, start)
+        seats.append(seat)
+    return seats
+
+
+def assign_splits(seat: Seat, conductor: Conductor, start: StartPoint) -> None:
+    """Give a source task its splits, and open them."""
+    task = seat.task
+    if not seat.has_sources:
+        return
+    splits = [s for op in task.stage.sources for s in start.assigned(op, task.site.index, conductor.parallelism)]
+    columns = {op.name: op.columns for op in task.stage.sources}
+
+    def open_reader(source: str, split: str, position: Any) -> Reader:
+        context = SourceContext(source, conductor.job_dir, columns[source])
+        return source_of(conductor.plan, source).open(split, position, context)
+
+    open_readers(seat, splits, open_reader, conductor.clock())
+    seat.post(SplitsAssigned(splits))
+
+
+def store_states(action: Store, files: Files, stamp: Stamp) -> Stored | StoreFailed:
+    """Write frozen states under names nobody else writes; only pyarrow and file calls, so any thread may do it."""
+    reach("store.before", action.epoch)
+    try:
+        handles = {
+            key: store_frozen(frozen, files, lambda: state_path(stamp.term, stamp.attempt, action.epoch, secrets.token_hex(8)))
+            for key, frozen in action.frozen.items()
+        }
+    except (PenstockError, OSError) as error:
+        return StoreFailed(action.epoch, str(error))
+    reach("store.after", action.epoch)
+    return Stored(action.epoch, handles)
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line for logs and status."""
+    return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"

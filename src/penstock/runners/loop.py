@@ -1,0 +1,273 @@
+"""Driving tasks in one thread: seats, bounded queues, and what to do next.
+
+A **seat** is a task with what surrounds it: its input queues, its outlets, the readers of its splits, and the iterator of the event it is working on. A `Loop` holds the seats of one
+process. No call here blocks.
+
+1. A seat is runnable only while every outlet is below its mark. Otherwise its iterator is not pulled and its inputs are not read: that is back-pressure, all the way to the source.
+2. A held input is not read. Others are.
+3. Seats are tried sinks first, so rows leave before new ones come in; sources read only when the stage has nothing else to do.
+4. The graph of tasks has no cycle and a task without outlets is always runnable, so as long as there is work some seat can run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from penstock.connectors.connector import Reader
+from penstock.protocol.messages import (
+    SOURCES,
+    Ack,
+    Action,
+    Arrived,
+    Batch,
+    Decline,
+    Emit,
+    Event,
+    Hold,
+    Message,
+    Read,
+    Release,
+    SourcesEnded,
+    SplitEnded,
+    SplitIdle,
+    Store,
+    Trigger,
+    WakeAt,
+)
+from penstock.runtime.task import Task
+
+QUEUE_BYTES_MAX = 1024 * 1024
+MARKER_BYTES = 64
+
+
+class Outlet(Protocol):
+    """Where a task's messages for one target go."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the task must wait."""
+
+    def push(self, message: Message) -> None:
+        """Take a message; allowed even when full, since an event may emit several."""
+
+
+class Queue:
+    """A channel within one process: ordered and bounded."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_messages")
+
+    def __init__(self, bytes_max: int = QUEUE_BYTES_MAX) -> None:
+        self._messages: deque[Message] = deque()
+        self._bytes = 0
+        self._bytes_max = bytes_max
+
+    @property
+    def full(self) -> bool:
+        """Whether the sender must wait."""
+        return self._bytes >= self._bytes_max
+
+    def push(self, message: Message) -> None:
+        """Add at the end."""
+        self._messages.append(message)
+        self._bytes += size_of(message)
+
+    def pop(self) -> Message:
+        """Take from the front."""
+        message = self._messages.popleft()
+        self._bytes -= size_of(message)
+        return message
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @property
+    def bytes(self) -> int:
+        """How much waits here."""
+        return self._bytes
+
+
+def size_of(message: Message) -> int:
+    """What a message counts against a bound."""
+    return max(message.bytes, MARKER_BYTES) if isinstance(message, Batch) else MARKER_BYTES
+
+
+class SplitReader:
+    """One split being read, and since when it has been silent."""
+
+    __slots__ = ("active_at", "ended", "idle", "reader", "source", "split")
+
+    def __init__(self, source: str, split: str, reader: Reader, now: int, *, idle: bool = False) -> None:
+        self.source, self.split, self.reader = source, split, reader
+        self.active_at, self.idle, self.ended = now, idle, False
+
+
+class Seat:
+    """One task and what surrounds it.
+
+    Args:
+        answer: takes the task's acks and declines.
+        store: writes frozen states and sooner or later calls `post` with Stored or StoreFailed.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        inputs: Sequence[Queue],
+        outlets: dict[tuple[int, int], Outlet],
+        answer: Callable[[Task, Ack | Decline], None],
+        store: Callable[[Seat, Store], None],
+        rows_max: int = 65_536,
+    ) -> None:
+        self.task, self.inputs, self.outlets, self.rows_max = task, list(inputs), outlets, rows_max
+        self.splits: list[SplitReader] = []
+        self.has_sources = bool(task.stage.sources)
+        self.sources_ended = False
+        self.rows_read = 0
+        self._answer, self._store = answer, store
+        self._held: set[int] = set()
+        self._events: deque[Event] = deque()
+        self._iterator: Iterator[Action] | None = None
+        self._next_input = 0
+        self._next_split = 0
+        self._idle_after = {op.name: task.idle_after(op.name) for op in task.stage.sources}
+
+    def post(self, event: Event) -> None:
+        """Tell the task something as soon as it is free."""
+        self._events.append(event)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether an outlet is full."""
+        return any(outlet.full for outlet in self.outlets.values())
+
+    @property
+    def busy(self) -> bool:
+        """Whether an event is being worked on."""
+        return self._iterator is not None
+
+    def step(self, now: int) -> bool:
+        """Do one thing, if there is one to do and room for its result. True if something was done."""
+        if self.blocked:
+            return False
+        if self._iterator is None:
+            event = self._next_event(now)
+            if event is None:
+                return False
+            self._iterator = self.task.handle(event)
+        self._pull()
+        return True
+
+    def _pull(self) -> None:
+        assert self._iterator is not None
+        for action in self._iterator:
+            self._carry_out(action)
+            if self.blocked:
+                return  # go on once there is room
+        self._iterator = None
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Emit(edge, target, message):
+                self.outlets[edge, target].push(message)
+            case Hold(input):
+                self._held.add(input)
+            case Release(input):
+                self._held.discard(input)
+            case Store():
+                self._store(self, action)
+            case Ack() | Decline():
+                self._answer(self.task, action)
+            case WakeAt():
+                pass
+
+    def _next_event(self, now: int) -> Event | None:
+        if self._events:
+            return self._events.popleft()
+        for turn in range(len(self.inputs)):
+            number = (self._next_input + turn) % len(self.inputs)
+            if number not in self._held and len(self.inputs[number]):
+                self._next_input = number + 1
+                return Arrived(number, self.inputs[number].pop())
+        return self._next_read(now) if self.has_sources and SOURCES not in self._held else None
+
+    def _next_read(self, now: int) -> Event | None:
+        if self.sources_ended:
+            return None
+        for turn in range(len(self.splits)):
+            number = (self._next_split + turn) % len(self.splits)
+            event = self._poll(self.splits[number], now)
+            if event is not None:
+                self._next_split = number + 1
+                return event
+        if all(split.ended for split in self.splits) and self._bounded():
+            self.sources_ended = True
+            return SourcesEnded()
+        return None
+
+    def _bounded(self) -> bool:
+        """A task without splits of a source has ended only if that source ever ends."""
+        having = {split.source for split in self.splits}
+        return all(op.name in having or op.node.source.bounded for op in self.task.stage.sources)  # type: ignore[attr-defined]
+
+    def _poll(self, split: SplitReader, now: int) -> Event | None:
+        if split.ended:
+            return None
+        chunk = split.reader.poll(self.rows_max)
+        if chunk is not None and (chunk.batch is not None or chunk.bad):
+            split.active_at, split.idle = now, False
+            if chunk.ended:
+                split.ended = True
+                self._events.append(SplitEnded(split.source, split.split))
+            self.rows_read += chunk.batch.num_rows if chunk.batch is not None else 0
+            return Read(split.source, split.split, chunk.batch, chunk.position, chunk.bad)
+        if chunk is not None and chunk.ended:
+            split.ended = True
+            self._events.append(SplitEnded(split.source, split.split))
+            return Read(split.source, split.split, None, chunk.position)
+        idle_after = self._idle_after[split.source]
+        if idle_after is not None and not split.idle and now - split.active_at >= idle_after and not split.reader.backlog():
+            split.idle = True
+            return SplitIdle(split.source, split.split)
+        return None
+
+    def trigger(self, epoch: int, *, finish: bool) -> None:
+        """Ask a source task for a snapshot. It comes before the splits are read again."""
+        if finish:
+            self.sources_ended = True
+        self._events.append(Trigger(epoch, finish))
+
+    def close(self) -> None:
+        """Let go of readers and writers."""
+        for split in self.splits:
+            split.reader.close()
+        self.task.close()
+
+
+class Loop:
+    """The seats of one process, deepest stage first."""
+
+    def __init__(self, seats: Sequence[Seat]) -> None:
+        self.seats = sorted(seats, key=lambda seat: -seat.task.stage.level)
+
+    def step(self, now: int) -> bool:
+        """One round over all seats. True if any did something."""
+        progress = False
+        for seat in self.seats:
+            progress |= seat.step(now)
+        return progress
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for seat in self.seats:
+            seat.close()
+
+
+def open_readers(seat: Seat, splits: Sequence[Any], open_reader: Callable[[str, str, Any], Reader], now: int) -> None:
+    """Open the splits of a `SplitsAssigned` that are not over."""
+    for split in splits:
+        if not split.ended:
+            reader = open_reader(split.source, split.split, split.position)
+            seat.splits.append(SplitReader(split.source, split.split, reader, now, idle=split.idle))

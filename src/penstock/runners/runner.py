@@ -1,0 +1,61 @@
+"""`Runner`: how a pipeline is run. Subclasses say where tasks live; the rest is the same for all."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from penstock.plan.physical import PhysicalPlan
+from penstock.runners.conductor import Attempts, Conductor
+from penstock.runners.job import Job, graceful_interrupt
+from penstock.runners.options import Options, resolve
+
+
+class Runner:
+    """Base of all runners. Options are keyword-only and may be left out: see `runners.options`."""
+
+    name: ClassVar[str]
+
+    def __init__(self, **options: Any) -> None:
+        self._given = options
+
+    def run(self, pipeline: Any, *, restore: Any = "latest") -> Job:
+        """Run until bounded input ends or Ctrl-C stops it gracefully."""
+        job = self.start(pipeline, restore=restore)
+        with graceful_interrupt(job):
+            while not job.done:  # in slices, so that signals are seen
+                job.conductor.halted.wait(0.2)
+        job.wait()
+        return job
+
+    def start(self, pipeline: Any, *, restore: Any = "latest") -> Job:
+        """Start, and return at once."""
+        plan = pipeline.plan()
+        options = self.options(plan.name)
+        return Job(self.conductor(plan, options, restore))
+
+    def options(self, pipeline: str) -> Options:
+        """The options of a run, each with where it comes from."""
+        return resolve(pipeline, {name: value for name, value in self._given.items() if value is not None})
+
+    def describe(self, pipeline: str = "") -> dict[str, object]:
+        """Name and options, for explain()."""
+        return {"name": self.name, **self.options(pipeline).describe()}
+
+    def conductor(self, plan: PhysicalPlan, options: Options, restore: Any) -> Conductor:
+        """The conductor of a run."""
+        return Conductor(
+            plan,
+            options,
+            runner=self.name,
+            parallelism=self.parallelism(options),
+            restore=restore,
+            make_attempts=self.attempts,
+        )
+
+    def parallelism(self, options: Options) -> int:
+        """Tasks per stage."""
+        return options.parallelism or 1
+
+    def attempts(self, conductor: Conductor) -> Attempts:
+        """How this runner runs attempts."""
+        raise NotImplementedError

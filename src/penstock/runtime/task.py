@@ -1,0 +1,425 @@
+"""A task is a function of its events: `Task.handle(event)` yields what the runner must do.
+
+It joins three things: `protocol.TaskCore` (when to snapshot, how far time is), the operators of one stage, and their state. Runners differ only in where events come from and who
+carries out the actions.
+
+1. The runner exhausts one `handle` before it reports the next event. It may stop pulling for a while: that is back-pressure.
+2. A snapshot happens between events, never within one. Abandoning an iterator kills the attempt.
+3. Rows move depth first through the operators of the stage; what leaves the stage is an `Emit` per target task.
+4. Only this module calls operators.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.operators.operator import LATE, MAIN, Origin
+from penstock.operators.time import AssignTime
+from penstock.operators.write import Write, conform
+from penstock.plan.logical import AssignTime as AssignTimeNode
+from penstock.plan.physical import Exchange, Stage
+from penstock.protocol.messages import (
+    SOURCES,
+    TIME_MAX,
+    TIME_MIN,
+    Aborted,
+    Ack,
+    Action,
+    AdvanceTime,
+    Arrived,
+    Batch,
+    Completed,
+    Decline,
+    EdgeIdle,
+    Emit,
+    End,
+    EndEdge,
+    Event,
+    Forward,
+    Freeze,
+    Hold,
+    Idle,
+    Message,
+    Order,
+    Process,
+    Read,
+    Release,
+    SourcesEnded,
+    SplitAssigned,
+    SplitEnded,
+    SplitIdle,
+    SplitsAssigned,
+    Store,
+    Stored,
+    StoreFailed,
+    TaskAck,
+    TimeReached,
+    Trigger,
+    Watermark,
+)
+from penstock.protocol.task import TaskCore
+from penstock.protocol.watermarks import Minimum
+from penstock.runtime.assemble import Site, assemble, op_errors
+from penstock.state.keygroups import canonical_keys, groups_of, hash_keys, owner
+
+FRAME_BYTES_MAX = 4 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class SplitState:
+    """How far one split has been read."""
+
+    position: Any
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InputChannel:
+    """Input `number` of a task: what task `source` of the upstream stage sends over an exchange."""
+
+    number: int
+    exchange: int
+    source: int
+
+
+def input_channels(stage: Stage, index: int, parallelism: int) -> list[InputChannel]:
+    """The channels into task `index` of a stage, numbered the same way by everybody."""
+    ends = [(e.id, s) for e in stage.incoming for s in ([index] if e.keys is None else range(parallelism))]
+    return [InputChannel(number, exchange, source) for number, (exchange, source) in enumerate(ends)]
+
+
+def task_name(stage: int, index: int) -> str:
+    """How an attempt calls its tasks."""
+    return f"stage {stage} task {index}"
+
+
+class Task:
+    """One parallel copy of a stage."""
+
+    def __init__(self, stage: Stage, site: Site) -> None:
+        self.stage, self.site = stage, site
+        self.name = task_name(stage.id, site.index)
+        self.channels = input_channels(stage, site.index, site.parallelism)
+        self.consumed: dict[str, str] = {}
+        self._core = TaskCore({c.number: c.exchange for c in self.channels}, sources=bool(stage.sources))
+        self._ops = assemble(stage, site)
+        self._labels = {op.id: f"{op.kind} {op.name}" for op in stage.ops}
+        self._outs = routes(stage)
+        self._times: dict[int, Minimum[object]] = {
+            op.id: Minimum(entrances(stage, op.id), restored_time(op.name, site)) for op in stage.ops
+        }
+        self._open_inputs: dict[int, set[object]] = {op.id: set(entrances(stage, op.id)) for op in stage.ops}
+        self._sources = {op.name: op for op in stage.sources}
+        self._source_errors = {op.name: op_errors(op) for op in stage.sources}
+        self._clocks: dict[int, Minimum[tuple[str, str]]] = {op.id: Minimum() for op in stage.ops if op.kind == "time"}
+        self._clocks_of = {name: sorted(set(below(stage, op.id)) & set(self._clocks)) for name, op in self._sources.items()}
+        self._splits: dict[tuple[str, str], SplitState] = {}
+        self._prepared: dict[int, dict[str, list[Any]]] = {}  # epoch -> sink -> committables, until an epoch that holds them is published
+        self._acks: dict[int, tuple[TaskAck, Mapping[str, Any]]] = {}
+        self._rows: dict[str, int] = defaultdict(int)
+
+    def handle(self, event: Event) -> Iterator[Action]:
+        """What to do now that this happened."""
+        match event:
+            case Arrived() | Trigger() | SourcesEnded():
+                for order in self._core.handle(event):
+                    yield from self._obey(order)
+            case Read(source, split, payload, position, bad):
+                yield from self._read(source, split, payload, position, bad)
+            case SplitsAssigned(splits):
+                yield from self._assigned(splits)
+            case SplitEnded(source, split):
+                self._splits[source, split].ended = True
+                yield from self._split_time(source, split, TIME_MAX)
+            case SplitIdle(source, split):
+                for op in self._clocks_of[source]:
+                    if self._clocks[op].rest((source, split)):
+                        yield from self._tell_time(op, self._clocks[op])
+            case Stored(epoch, handles):
+                ack, frozen = self._acks.pop(epoch)
+                for key, stored in handles.items():
+                    self._state(key).stored(frozen[key], stored)
+                yield Ack(epoch, replace(ack, states={key: [h.to_json() for h in stored] for key, stored in handles.items()}))
+            case StoreFailed(epoch, error):
+                del self._acks[epoch]
+                yield Decline(epoch, error)
+            case Completed(epoch):
+                self._prepared = {e: prepared for e, prepared in self._prepared.items() if e > epoch}
+            case Aborted() | TimeReached():
+                pass  # what an aborted epoch prepared goes with the next; nothing here waits for the clock yet
+
+    def idle_after(self, source: str) -> int | None:
+        """How long a split of this source may be silent before it holds back nobody."""
+        found = [op.node.idle_after for op in self.stage.ops if op.id in self._clocks_of[source] and isinstance(op.node, AssignTimeNode)]
+        return found[0] if found else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether all input has ended."""
+        return self._core.ended
+
+    def watermark(self) -> int:
+        """How far time is here, for people: the least of the stage's operators that have a time."""
+        times = [m.time for m in self._times.values()] + [m.time for m in self._clocks.values()]
+        known = [time for time in times if time > TIME_MIN]
+        return min(known, default=TIME_MIN)
+
+    def counters(self) -> dict[str, int]:
+        """Rows read, in, out, late and dead so far in this attempt, as "kind name.what"."""
+        counts = dict(self._rows)
+        for op, operator in self._ops.items():
+            counts.update({f"{self._labels[op]}.{what}": n for what, n in operator.counters.items()})
+        return counts
+
+    def close(self) -> None:
+        """Let go of files."""
+        for operator in self._ops.values():
+            operator.close()
+
+    # Orders from the protocol.
+
+    def _obey(self, order: Order) -> Iterator[Action]:
+        match order:
+            case Process(edge, payload):
+                yield from self._process(self._target(edge), payload, None)
+            case AdvanceTime(edge, time):
+                yield from self._advance(self._target(edge), ("edge", edge), time)
+            case EdgeIdle(edge):
+                yield from self._rest(self._target(edge), ("edge", edge))
+            case EndEdge(edge):
+                if edge == SOURCES:
+                    for op in self._sources.values():
+                        yield from self._end(op.id, SOURCES)
+                else:
+                    yield from self._end(self._target(edge), ("edge", edge))
+            case Forward(message):
+                for exchange in self.stage.outgoing:
+                    yield from self._send_all(exchange, message)
+            case Freeze(epoch):
+                yield from self._freeze(epoch)
+            case Hold() | Release():
+                yield order
+
+    def _target(self, edge: int) -> int:
+        return next(e.target for e in self.stage.incoming if e.id == edge)
+
+    # Rows.
+
+    def _read(self, source: str, split: str, payload: Any, position: Any, bad: Any) -> Iterator[Action]:
+        op = self._sources[source]
+        origin = Origin(source, split, position)
+        self._splits[source, split].position = position
+        self._rows[f"{self._labels[op.id]}.read"] += (payload.num_rows if payload is not None else 0) + len(bad)
+        for port, letters in self._source_errors[source].undecoded(bad, origin):
+            yield from self._deliver(op.id, port, letters, origin)
+        if payload is not None and payload.num_rows:
+            yield from self._process(op.id, payload, origin)
+        for clock in self._clocks_of[source]:
+            operator = self._ops[clock]
+            assert isinstance(operator, AssignTime)
+            if (source, split) in operator.times:
+                yield from self._split_time(source, split, operator.times[source, split])
+
+    def _process(self, op: int, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Action]:
+        operator = self._ops[op]
+        self._rows[f"{self._labels[op]}.in"] += batch.num_rows
+        for port, rows in operator.process(batch, origin):
+            yield from self._deliver(op, port, rows, origin)
+
+    def _deliver(self, op: int, port: str, rows: pa.RecordBatch, origin: Origin | None) -> Iterator[Action]:
+        if not rows.num_rows:
+            return
+        if port != LATE:  # counted by the operator, which also knows of late rows that nobody reads
+            self._rows[f"{self._labels[op]}.{'out' if port == MAIN else port}"] += rows.num_rows
+        for link in self._outs.links.get((op, port), ()):
+            yield from self._process(link, rows, origin)
+        for exchange in self._outs.exchanges.get((op, port), ()):
+            yield from self._send(exchange, rows)
+
+    def _send(self, exchange: Exchange, rows: pa.RecordBatch) -> Iterator[Action]:
+        arrays = [conform(rows.column(f.name), f.type) for f in exchange.schema]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=exchange.schema)
+        for target, part in self._parts(exchange, rows):
+            pieces = max(1, -(-part.nbytes // FRAME_BYTES_MAX))
+            step = -(-part.num_rows // pieces)
+            for start in range(0, part.num_rows, step):
+                piece = part.slice(start, step)
+                yield Emit(exchange.id, target, Batch(piece, piece.num_rows, piece.nbytes))
+
+    def _parts(self, exchange: Exchange, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The rows for each target task: by key group, order kept."""
+        if exchange.keys is None:
+            yield self.site.index, rows
+            return
+        if self.site.parallelism == 1:
+            yield 0, rows
+            return
+        groups = groups_of(hash_keys(canonical_keys(rows, exchange.keys)), self.site.plan.max_parallelism)
+        owners = owner(groups, self.site.parallelism, self.site.plan.max_parallelism)
+        order = np.argsort(owners, kind="stable")
+        bounds = np.searchsorted(owners[order], np.arange(self.site.parallelism + 1))
+        sorted_rows = rows.take(pa.array(order))
+        for target in range(self.site.parallelism):
+            start, stop = int(bounds[target]), int(bounds[target + 1])
+            if stop > start:
+                yield target, sorted_rows.slice(start, stop - start)
+
+    def _send_all(self, exchange: Exchange, message: Message) -> Iterator[Action]:
+        for target in [self.site.index] if exchange.keys is None else range(self.site.parallelism):
+            yield Emit(exchange.id, target, message)
+
+    # Time.
+
+    def _assigned(self, splits: Sequence[SplitAssigned]) -> Iterator[Action]:
+        for split in splits:
+            key = (split.source, split.split)
+            self._splits[key] = SplitState(split.position, split.ended)
+            for op in self._clocks_of[split.source]:
+                self._clocks[op].add(key, TIME_MAX if split.ended else split.time, idle=split.idle and not split.ended)
+        for op, clock in self._clocks.items():
+            clock.settle()
+            yield from self._tell_time(op, clock)
+
+    def _split_time(self, source: str, split: str, time: int) -> Iterator[Action]:
+        for op in self._clocks_of[source]:
+            if self._clocks[op].advance((source, split), time):
+                yield from self._tell_time(op, self._clocks[op])
+
+    def _advance(self, op: int, entrance: object, time: int) -> Iterator[Action]:
+        if self._times[op].advance(entrance, time):
+            yield from self._time_changed(op)
+
+    def _rest(self, op: int, entrance: object) -> Iterator[Action]:
+        if self._times[op].rest(entrance):
+            yield from self._time_changed(op)
+
+    def _time_changed(self, op: int) -> Iterator[Action]:
+        minimum = self._times[op]
+        if op in self._clocks:
+            return  # this operator makes time of its own
+        if not minimum.idle:
+            for port, rows in self._ops[op].advance(minimum.time):
+                yield from self._deliver(op, port, rows, None)
+        yield from self._tell_time(op, minimum)
+
+    def _tell_time(self, op: int, time: Minimum[Any]) -> Iterator[Action]:
+        """Pass the time of an operator on to what reads it."""
+        for link in self._outs.readers.get(op, ()):
+            yield from self._rest(link, op) if time.idle else self._advance(link, op, time.time)
+        if time.time < TIME_MAX or time.idle:  # the end says so itself
+            for exchange in self._outs.leaving.get(op, ()):
+                yield from self._send_all(exchange, Idle() if time.idle else Watermark(time.time))
+
+    def _end(self, op: int, entrance: object) -> Iterator[Action]:
+        """One of the operator's inputs has ended; with the last one, so has the operator."""
+        if entrance != SOURCES:
+            yield from self._advance(op, entrance, TIME_MAX)
+        self._open_inputs[op].discard(entrance)
+        if self._open_inputs[op]:
+            return
+        for port, rows in self._ops[op].end():
+            yield from self._deliver(op, port, rows, None)
+        for link in self._outs.readers.get(op, ()):
+            yield from self._end(link, op)
+        for exchange in self._outs.leaving.get(op, ()):
+            yield from self._send_all(exchange, End())
+
+    # Snapshots.
+
+    def _freeze(self, epoch: int) -> Iterator[Action]:
+        frozen: dict[str, Any] = {}
+        floors: dict[str, Any] = {}
+        prepared: dict[str, list[Any]] = {}
+        for operator in self._ops.values():
+            for name, state in operator.states.items():
+                frozen[f"{operator.name}/{name}"] = state.freeze(epoch)
+                if name == "timers":
+                    floors[f"{operator.name}/{name}"] = state.floors_json()
+            if isinstance(operator, Write):
+                prepared[operator.name] = list(operator.prepare(epoch))
+        self._prepared[epoch] = prepared
+        ack = TaskAck(
+            uid=self.site.uid,
+            consumed=dict(self.consumed),
+            splits=self._split_states(),
+            watermarks={op.name: self._times[op.id].time for op in self.stage.ops if self._ops[op.id].states},
+            floors=floors,
+            committables={sink: [c for e in sorted(self._prepared) for c in self._prepared[e].get(sink, ())] for sink in prepared},
+            counters=self.counters(),
+            ended=self._core.ended,
+        )
+        if frozen:
+            self._acks[epoch] = (ack, frozen)
+            yield Store(epoch, frozen)
+        else:
+            yield Ack(epoch, ack)
+
+    def _split_states(self) -> dict[str, dict[str, Any]]:
+        states: dict[str, dict[str, Any]] = {}
+        for (source, split), state in self._splits.items():
+            clocks = [self._clocks[op] for op in self._clocks_of[source]]
+            states.setdefault(source, {})[split] = {
+                "position": state.position,
+                "watermark": clocks[0].of((source, split)) if clocks else TIME_MIN,
+                "idle": bool(clocks) and clocks[0].is_idle((source, split)),
+                "ended": state.ended,
+            }
+        return states
+
+    def _state(self, key: str) -> Any:
+        operator, _, state = key.rpartition("/")
+        return next(o for o in self._ops.values() if o.name == operator and state in o.states).states[state]
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Where each operator's rows and time go."""
+
+    links: Mapping[tuple[int, str], list[int]]  # (operator, port) -> operators of the stage
+    exchanges: Mapping[tuple[int, str], list[Exchange]]
+    readers: Mapping[int, list[int]]  # operator -> operators of the stage that read any of its ports
+    leaving: Mapping[int, list[Exchange]]  # operator -> exchanges that carry any of its ports
+
+
+def routes(stage: Stage) -> Routes:
+    """The wiring of a stage."""
+    links: dict[tuple[int, str], list[int]] = defaultdict(list)
+    exchanges: dict[tuple[int, str], list[Exchange]] = defaultdict(list)
+    readers: dict[int, list[int]] = defaultdict(list)
+    leaving: dict[int, list[Exchange]] = defaultdict(list)
+    for link in stage.links:
+        links[link.source, link.port].append(link.target)
+        if link.target not in readers[link.source]:
+            readers[link.source].append(link.target)
+    for exchange in stage.outgoing:
+        exchanges[exchange.source, exchange.port].append(exchange)
+        leaving[exchange.source].append(exchange)
+    return Routes(links, exchanges, readers, leaving)
+
+
+def entrances(stage: Stage, op: int) -> list[object]:
+    """Where an operator's rows come in: operators of the stage, exchanges, the splits."""
+    upstream: list[object] = list(dict.fromkeys(link.source for link in stage.links if link.target == op))
+    edges: list[object] = [("edge", e.id) for e in stage.incoming if e.target == op]
+    return upstream + edges + ([SOURCES] if any(s.id == op for s in stage.sources) else [])
+
+
+def below(stage: Stage, op: int) -> set[int]:
+    """The operators of the stage that rows of this one can reach."""
+    reached = {op}
+    for link in stage.links:  # links go forward, and are in topological order of their targets
+        if link.source in reached:
+            reached.add(link.target)
+    return reached
+
+
+def restored_time(name: str, site: Site) -> int:
+    """How far an operator's time was in the snapshot: the least over the key groups we took over."""
+    times = [t for first, last, t in site.restored.watermarks.get(name, ()) if first < site.groups.stop and last >= site.groups.start]
+    return min(times, default=TIME_MIN)

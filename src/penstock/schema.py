@@ -1,0 +1,467 @@
+"""Schemas: what users write (a class, Spark's DDL, an Arrow schema) becomes one thing, a `pa.Schema`.
+
+A schema says which columns a stream has, of which types, and which may hold null. Arrow's is the only form
+used inside; the others are ways to write it down.
+
+1. A Python type means one Arrow type (`int` is int64, `datetime` is timestamp in µs UTC). `T | None` may be
+   null, everything else may not. `Annotated[int, pa.int32()]` says the Arrow type exactly.
+2. Type names in text are Spark's: `int` has 32 bits, `bigint` 64. A column of DDL may be null unless it says
+   not.
+3. Columns whose names start with `__` are Penstock's own, so users cannot declare them.
+4. A value that does not fit its field is refused by `to_array`, never turned into null, cut or wrapped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import PlanError, RowError
+
+__all__ = [
+    "HIDDEN",
+    "is_hidden",
+    "is_optional",
+    "is_record_class",
+    "record_hints",
+    "schema_text",
+    "to_array",
+    "to_field",
+    "to_schema",
+    "to_type",
+    "type_name",
+    "type_of",
+    "visible",
+]
+
+HIDDEN = "__"
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+_PYTHON_TYPES: dict[Any, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    date: pa.date32(),
+    datetime: _TIMESTAMP,
+    Decimal: pa.decimal128(38, 18),
+}
+
+_NAMED_TYPES: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "bool": pa.bool_(),
+    "tinyint": pa.int8(),
+    "byte": pa.int8(),
+    "smallint": pa.int16(),
+    "short": pa.int16(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "real": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": _TIMESTAMP,
+    "timestamp_ltz": _TIMESTAMP,
+    "timestamp_ntz": pa.timestamp("us"),
+    "void": pa.null(),
+}
+
+_TOKEN = re.compile(r"\s*(?:(?P<quoted>`[^`]+`)|(?P<word>\w+)|(?P<mark>[<>(),:]))")
+
+
+def to_schema(spec: Any) -> pa.Schema:
+    """The Arrow schema that `spec` describes.
+
+    >>> to_schema("user string not null, price double").names
+    ['user', 'price']
+    >>> to_schema(str)
+    value: string not null
+
+    Args: spec: a `pa.Schema`, Spark's DDL, a dataclass, NamedTuple or TypedDict, or a primitive type (one
+    column `value`).
+    """
+    if isinstance(spec, pa.Schema):
+        schema = spec
+    elif isinstance(spec, str):
+        schema = pa.schema(_Ddl(spec).columns())
+    elif is_record_class(spec):
+        schema = pa.schema(_fields_of(spec, ()))
+    elif isinstance(spec, pa.DataType):
+        schema = pa.schema([pa.field("value", spec)])
+    else:
+        schema = pa.schema([to_field("value", spec)])
+    _check_names(schema)
+    return schema
+
+
+def to_type(spec: Any) -> pa.DataType:
+    """The Arrow type of a type name ("bigint"), a Python type (`int`), a class, or an Arrow type itself."""
+    if isinstance(spec, pa.DataType):
+        return spec
+    if isinstance(spec, str):
+        return type_of(spec)
+    return to_field("value", spec).type
+
+
+def type_of(text: str) -> pa.DataType:
+    """The Arrow type of a Spark type name.
+
+    >>> type_of("bigint")
+    DataType(int64)
+    """
+    ddl = _Ddl(text)
+    found = ddl.type()
+    ddl.expect_end()
+    return found
+
+
+def to_field(name: str, annotation: Any) -> pa.Field:
+    """The field of one annotation: `int | None` is a nullable int64, `list[str]` a list of strings that are not null."""
+    return _field(name, annotation, ())
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a column is Penstock's own (`__time`, `__rows`): carried along, never shown."""
+    return name.startswith(HIDDEN)
+
+
+def visible(schema: pa.Schema) -> pa.Schema:
+    """The columns a user sees: all but the hidden ones."""
+    return pa.schema([field for field in schema if not is_hidden(field.name)])
+
+
+def is_record_class(spec: Any) -> bool:
+    """Whether `spec` is a dataclass, a NamedTuple or a TypedDict: a class whose fields are columns."""
+    if not isinstance(spec, type):
+        return False
+    named_tuple = issubclass(spec, tuple) and hasattr(spec, "_fields")
+    return dataclasses.is_dataclass(spec) or named_tuple or typing.is_typeddict(spec)
+
+
+def is_optional(annotation: Any) -> tuple[Any, bool]:
+    """Split `T | None` into (T, True); anything else is (itself, False)."""
+    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+        return annotation, False
+    members = [member for member in typing.get_args(annotation) if member is not type(None)]
+    optional = len(members) < len(typing.get_args(annotation))
+    if len(members) != 1:
+        raise PlanError(f"{annotation} could be several types, and a column has one. Write: T or T | None")
+    return members[0], optional
+
+
+def record_hints(spec: Any) -> dict[str, Any]:
+    """The annotations of a record class's fields, in order; optional keys of a TypedDict may be null."""
+    try:
+        hints = typing.get_type_hints(spec, include_extras=True)
+    except NameError as error:
+        raise PlanError(
+            f"cannot read the fields of {spec.__name__}: {error}.\n"
+            f"  Define the classes it mentions at the top level of a module, before {spec.__name__} is used"
+        ) from error
+    if dataclasses.is_dataclass(spec):
+        return {field.name: hints[field.name] for field in dataclasses.fields(spec)}
+    if hasattr(spec, "_fields"):
+        return {name: hints.get(name, Any) for name in spec._fields}
+    required: frozenset[str] = getattr(spec, "__required_keys__", frozenset(hints))
+    return {name: _key_hint(hint, name in required) for name, hint in hints.items()}
+
+
+def _key_hint(hint: Any, required: bool) -> Any:
+    # Where annotations are strings, only the hint itself tells which keys are required.
+    if typing.get_origin(hint) in (typing.Required, typing.NotRequired):
+        required = typing.get_origin(hint) is typing.Required
+        hint = typing.get_args(hint)[0]
+    return hint if required or is_optional(hint)[1] else typing.Optional[hint]  # noqa: UP045
+
+
+def _fields_of(spec: Any, inside: tuple[Any, ...]) -> list[pa.Field]:
+    if spec in inside:
+        raise PlanError(f"{spec.__name__} contains itself, and a column's type must end somewhere")
+    hints = record_hints(spec)
+    if not hints:
+        raise PlanError(f"{spec.__name__} has no annotated fields, so it describes no columns")
+    return [_field(name, hint, (*inside, spec)) for name, hint in hints.items()]
+
+
+def _field(name: str, annotation: Any, inside: tuple[Any, ...]) -> pa.Field:
+    inner, nullable = is_optional(annotation)
+    return pa.field(name, _python_type(inner, name, inside), nullable=nullable)
+
+
+def _python_type(annotation: Any, name: str, inside: tuple[Any, ...]) -> pa.DataType:
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        exact = [extra for extra in args[1:] if isinstance(extra, pa.DataType)]
+        return exact[0] if exact else _python_type(args[0], name, inside)
+    if isinstance(annotation, pa.DataType):
+        return annotation
+    if origin is list and len(args) == 1:
+        return pa.list_(_field("item", args[0], inside))
+    if origin is dict and len(args) == 2:
+        if args[0] is not str:
+            raise PlanError(f"{name}: keys of a dict column are str, and found {_annotation_name(args[0])}")
+        return pa.map_(pa.string(), _field("value", args[1], inside))
+    if is_record_class(annotation):
+        return pa.struct(_fields_of(annotation, inside))
+    found = _PYTHON_TYPES.get(annotation) if isinstance(annotation, type) else None
+    if found is None:
+        raise PlanError(
+            f"{name}: {_annotation_name(annotation)} is not a type of columns. Known: int, float, str, bool, bytes, date, "
+            "datetime, Decimal, list[T], dict[str, T], a dataclass, NamedTuple or TypedDict, T | None.\n"
+            "  Any other Arrow type can be said exactly: Annotated[int, pa.int32()]"
+        )
+    return found
+
+
+def _annotation_name(annotation: Any) -> str:
+    return getattr(annotation, "__name__", None) or str(annotation)
+
+
+def _check_names(schema: pa.Schema) -> None:
+    seen: set[str] = set()
+    for name in schema.names:
+        if not name:
+            raise PlanError("a column needs a name, and found an empty one")
+        if is_hidden(name):
+            raise PlanError(
+                f"column {name!r}: names starting with '__' are Penstock's own. Choose another name"
+            )
+        if name in seen:
+            raise PlanError(f"column {name!r} is there twice. Each column needs its own name")
+        seen.add(name)
+    if not seen:
+        raise PlanError('a schema needs at least one column. Write: schema="user string, price double"')
+
+
+class _Ddl:
+    """A reader of Spark's DDL, by recursive descent over a list of tokens."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens: list[str] = []
+        self.next = 0
+        position, end = 0, len(text.rstrip())
+        while position < end:
+            match = _TOKEN.match(text, position)
+            if match is None:
+                raise self._error(f"cannot read {text[position:].strip()!r}")
+            self.tokens.append(match.group().strip())
+            position = match.end()
+
+    def columns(self) -> list[pa.Field]:
+        fields = [self._column()]
+        while self._take(","):
+            fields.append(self._column())
+        self.expect_end()
+        return fields
+
+    def type(self) -> pa.DataType:
+        word = self._word("a type").lower()
+        match word:
+            case "array":
+                return pa.list_(self._bracketed(self.type))
+            case "map":
+                return self._bracketed(self._map)
+            case "struct":
+                return self._bracketed(self._struct)
+            case "decimal" | "dec" | "numeric":
+                return self._decimal()
+            case "varchar" | "char":
+                self._numbers()
+                return pa.string()
+        found = _NAMED_TYPES.get(word)
+        if found is None:
+            raise self._error(
+                f"there is no type {word!r}. Types: {', '.join(sorted(_NAMED_TYPES))}, "
+                "decimal(p,s), array<T>, map<K,V>, struct<name: T>"
+            )
+        return found
+
+    def expect_end(self) -> None:
+        if self.next < len(self.tokens):
+            raise self._error(f"expected ',' or the end, and found {self.tokens[self.next]!r}")
+
+    def _column(self) -> pa.Field:
+        name = self._word("a column name").strip("`")
+        self._take(":")
+        found = self.type()
+        if self._take("not"):
+            if not self._take("null"):
+                raise self._error("expected 'null' after 'not'")
+            return pa.field(name, found, nullable=False)
+        self._take("null")
+        return pa.field(name, found)
+
+    def _map(self) -> pa.DataType:
+        key = self.type()
+        if not self._take(","):
+            raise self._error("a map has a key and a value: map<string, bigint>")
+        return pa.map_(key, self.type())
+
+    def _struct(self) -> pa.DataType:
+        fields = [self._column()]
+        while self._take(","):
+            fields.append(self._column())
+        return pa.struct(fields)
+
+    def _decimal(self) -> pa.DataType:
+        numbers = [*self._numbers(), 0] if self._peek() == "(" else [10, 0]
+        precision, scale = numbers[0], numbers[1]
+        if not 1 <= precision <= 38 or not 0 <= scale <= precision:
+            raise self._error(
+                f"decimal({precision},{scale}): expected 1 to 38 digits, of which the scale is a part"
+            )
+        return pa.decimal128(precision, scale)
+
+    def _numbers(self) -> list[int]:
+        numbers: list[int] = []
+        opened = self._take("(")
+        while opened:
+            word = self._word("a number")
+            if not word.isdigit():
+                raise self._error(f"expected a number, and found {word!r}")
+            numbers.append(int(word))
+            opened = self._take(",")
+        if not numbers or not self._take(")"):
+            raise self._error("expected numbers in parentheses, as in decimal(10,2)")
+        return numbers
+
+    def _bracketed(self, inner: Callable[[], pa.DataType]) -> pa.DataType:
+        if not self._take("<"):
+            raise self._error("expected '<', as in array<string>")
+        found = inner()
+        if not self._take(">"):
+            raise self._error("expected '>'")
+        return found
+
+    def _peek(self) -> str:
+        return self.tokens[self.next].lower() if self.next < len(self.tokens) else ""
+
+    def _take(self, token: str) -> bool:
+        found = self._peek() == token
+        self.next += found
+        return found
+
+    def _word(self, what: str) -> str:
+        if self.next >= len(self.tokens) or self.tokens[self.next] in "<>(),:":
+            raise self._error(f"expected {what}, and found {self._peek() or 'the end'!r}")
+        self.next += 1
+        return self.tokens[self.next - 1]
+
+    def _error(self, problem: str) -> PlanError:
+        return PlanError(f"in {self.text!r}: {problem}")
+
+
+def type_name(found: pa.DataType) -> str:
+    """The name users know a type by: Spark's, as in `type_of`; Arrow's own where Spark has none."""
+    if pa.types.is_decimal(found):
+        return f"decimal({found.precision},{found.scale})"
+    if pa.types.is_list(found) or pa.types.is_large_list(found):
+        return f"array<{type_name(found.value_type)}>"
+    if pa.types.is_map(found):
+        return f"map<{type_name(found.key_type)}, {type_name(found.item_type)}>"
+    if pa.types.is_struct(found):
+        return f"struct<{', '.join(_field_text(field, ': ') for field in found)}>"
+    if pa.types.is_dictionary(found):
+        return type_name(found.value_type)
+    names = {arrow: name for name, arrow in reversed(_NAMED_TYPES.items())}
+    return names.get(found, str(found))
+
+
+def schema_text(schema: pa.Schema) -> str:
+    """One line for people, which `to_schema` reads again: 'user string not null, price double'. Hidden columns left out."""
+    return ", ".join(_field_text(field, " ") for field in visible(schema))
+
+
+def _field_text(field: pa.Field, between: str) -> str:
+    name = field.name if re.fullmatch(r"\w+", field.name) else f"`{field.name}`"
+    return f"{name}{between}{type_name(field.type)}" + ("" if field.nullable else " not null")
+
+
+def to_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    """Python values as an Arrow array of exactly `field`; a `RowError` where one does not fit.
+
+    Arrow itself would cut 1.5 to an integer, read a naive datetime as UTC and let null into a field that is
+    not null.
+    """
+    _check_values(values, field)
+    try:
+        return pa.array(values, type=field.type)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise RowError(f"{field.name}: {error}") from error
+
+
+def _accepted(found: pa.DataType) -> tuple[type, ...]:
+    """The Python types whose values mean what they say in a column of this type; () is anything."""
+    checks: list[tuple[Any, tuple[type, ...]]] = [
+        (pa.types.is_boolean, (bool,)),
+        (pa.types.is_integer, (int,)),
+        (pa.types.is_floating, (float, int)),
+        (pa.types.is_decimal, (Decimal, int)),
+        (pa.types.is_timestamp, (datetime,)),
+        (pa.types.is_date, (date,)),
+        (pa.types.is_duration, (timedelta,)),
+        (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), (str,)),
+        (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), (bytes, bytearray)),
+        (pa.types.is_map, (Mapping,)),
+        (pa.types.is_struct, (Mapping,)),
+        (pa.types.is_list, (list, tuple)),
+    ]
+    return next((accepted for check, accepted in checks if check(found)), ())
+
+
+def _check_values(values: Sequence[Any], field: pa.Field, inside: str = "") -> None:
+    """Raise a `RowError` unless every value means in Arrow what it means in Python."""
+    path = inside + field.name
+    present = [value for value in values if value is not None]
+    if not field.nullable and len(present) < len(values):
+        raise RowError(f"{path}: null, and the column is not null")
+    accepted = _accepted(field.type)
+    for kind in set(map(type, present)):
+        if accepted and not _accepts(kind, accepted):
+            raise RowError(f"{path}: expected {type_name(field.type)}, and found {kind.__name__}")
+    if pa.types.is_timestamp(field.type) and field.type.tz is not None:
+        if any(value.tzinfo is None for value in present):
+            raise RowError(f"{path}: a datetime without time zone. Write: datetime(…, tzinfo=UTC)")
+    elif pa.types.is_struct(field.type):
+        _check_structs(present, field.type, path)
+    elif pa.types.is_list(field.type):
+        _check_values([item for value in present for item in value], field.type.value_field, f"{path}.")
+    elif pa.types.is_map(field.type):
+        _check_values([key for value in present for key in value], field.type.key_field, f"{path}.")
+        items = [item for value in present for item in value.values()]
+        _check_values(items, field.type.item_field, f"{path}.")
+
+
+def _accepts(kind: type, accepted: tuple[type, ...]) -> bool:
+    if kind is bool and bool not in accepted:
+        return False
+    if kind is datetime and datetime not in accepted:
+        return False
+    # numpy's integers have no common base with Python's, but are the same numbers.
+    is_index = int in accepted and hasattr(kind, "__index__")
+    return issubclass(kind, accepted) or is_index
+
+
+def _check_structs(values: list[Mapping[str, Any]], found: pa.DataType, path: str) -> None:
+    names = [inner.name for inner in found]
+    for value in values:
+        extra = [name for name in value if name not in names]
+        if extra:
+            raise RowError(f"{path}: there is no field {extra[0]!r}. Fields: {', '.join(names)}")
+    for inner in found:
+        _check_values([value.get(inner.name) for value in values], inner, f"{path}.")

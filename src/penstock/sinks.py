@@ -1,0 +1,69 @@
+"""Where rows go: `from penstock import sinks`.
+
+Each function returns a `Sink`: a value that says where to write. What a sink promises is its `kind`: transactional
+(exactly once), idempotent (effectively once) or at-least-once.
+"""
+
+from __future__ import annotations
+
+import os
+
+from penstock.connectors import console as _console
+from penstock.connectors import filesink as _filesink
+from penstock.connectors import foreach as _foreach
+from penstock.connectors import memorysink as _memorysink
+
+__all__ = ["console", "files", "foreach_batch", "memory"]
+
+
+def console(*, rows: int = 20, name: str = "console") -> _console.ConsoleSink:
+    """Print each committed epoch as a table, up to `rows` rows of it.
+
+    counts.write(sinks.console())
+    """
+    return _console.console(rows=rows, name=name)
+
+
+def files(path: str | os.PathLike[str], *, format: str = "parquet", roll: int = 1, name: str | None = None) -> _filesink.FileSink:
+    """Files in a folder, exactly once: readers see whole epochs, in directories `epoch=<n>`.
+
+        counts.write(sinks.files("out/counts", format="parquet", roll=60))
+        pq.read_table(...) of glob("out/counts/epoch=*/part-*")
+
+    Args:
+        path: a folder of its own, local or mounted.
+        format: "parquet", "json" (lines) or "csv".
+        roll: how many epochs share a directory. More means fewer files, which appear later: after so many epochs with
+            rows, or when the job stops.
+        name: of the sink; the folder's name if left out.
+    """
+    return _filesink.files(path, format=format, roll=roll, name=name)
+
+
+def foreach_batch(call: _foreach.Call, *, idempotent: bool = False, name: str | None = None) -> _foreach.ForeachBatch:
+    """Call a function with the rows of each committed epoch, in the driver's process.
+
+        def save(rows: pa.RecordBatchReader, epoch: pen.Epoch) -> None:
+            requests.post(URL, data=encode(rows.read_all()), headers={"Idempotency-Key": epoch.token})
+
+        counts.write(sinks.foreach_batch(save, idempotent=True), name="webhook")
+
+    After a failure it may be called again for the same epoch, then with the same rows and the same `epoch.token`.
+
+    Args:
+        idempotent: a second call with the same token changes nothing; the pipeline is then effectively-once.
+    """
+    return _foreach.foreach_batch(call, idempotent=idempotent, name=name)
+
+
+def memory(name: str = "memory", *, key: str | list[str] | None = None) -> _memorysink.MemorySink:
+    """Keep rows in this process, under a name.
+
+        out = sinks.memory("out")
+        counts.write(out)
+        out.rows()                       # a list of dicts; table() is an Arrow table, clear() forgets
+
+    Args:
+        key: of an update stream the last row per key is kept; its own key if left out.
+    """
+    return _memorysink.memory(name, key=key)

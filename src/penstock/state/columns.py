@@ -1,0 +1,184 @@
+"""Arrow columns as numpy arrays, and back: what the rest of the state works on.
+
+Arrow arrays are immutable and may be slices; the overlay of a table needs arrays it can write to, and lookups
+need arrays they can compare. This file is the border.
+
+1. **Fixed-width** types (bool, integers, floats, dates, times, timestamps) are numpy arrays of their storage and a
+   separate validity array. What stands under a null is arbitrary, and never looked at.
+2. Everything else (strings, binary, decimals, nested) is an object array of Python values, None for null.
+3. Reading a column out copies, so what was read is independent of later writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["Column", "Comparer", "batch_of", "fixed_values", "key_list", "slot_dtype", "validity"]
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+Values = npt.NDArray[Any]
+
+
+def slot_dtype(type: pa.DataType) -> np.dtype[Any]:
+    """The numpy type that holds one value of an Arrow type; `object` if it has no fixed width."""
+    t = pa.types
+    if t.is_boolean(type):
+        return np.dtype(np.bool_)
+    if t.is_integer(type) or t.is_floating(type):
+        dtype: np.dtype[Any] = np.dtype(type.to_pandas_dtype())
+        return dtype
+    if t.is_date32(type) or t.is_time32(type):
+        return np.dtype(np.int32)
+    if t.is_date64(type) or t.is_time64(type) or t.is_timestamp(type) or t.is_duration(type):
+        return np.dtype(np.int64)
+    return np.dtype(object)
+
+
+def validity(array: pa.Array) -> Bools | None:
+    """Which rows are not null; None if all are."""
+    if array.null_count == 0:
+        return None
+    valid: Bools = array.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def fixed_values(array: pa.Array, dtype: np.dtype[Any] | None = None) -> Values:
+    """The storage of a fixed-width column, without a copy (but for bool, which Arrow packs in bits)."""
+    dtype = slot_dtype(array.type) if dtype is None else dtype
+    assert dtype != np.dtype(object), f"{array.type} has no fixed width"
+    if len(array) == 0:
+        return np.empty(0, dtype)
+    buffer = array.buffers()[1]
+    if dtype == np.dtype(np.bool_):
+        bits = np.frombuffer(buffer, np.uint8)
+        first = array.offset // 8
+        skip = array.offset - first * 8
+        packed = bits[first : first + (skip + len(array) + 7) // 8]
+        return np.unpackbits(packed, bitorder="little")[skip : skip + len(array)].astype(np.bool_)
+    return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
+
+
+def fixed_array(type: pa.DataType, values: Values, valid: Bools) -> pa.Array:
+    """The Arrow column over `values`, which must not be written to afterwards."""
+    nulls = int(len(valid) - np.count_nonzero(valid))
+    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
+    storage = np.packbits(values, bitorder="little") if values.dtype == np.dtype(np.bool_) else values
+    return pa.Array.from_buffers(type, len(valid), [bitmap, pa.py_buffer(storage)], nulls)
+
+
+def batch_of(schema: pa.Schema, arrays: Sequence[pa.Array], rows: int) -> pa.RecordBatch:
+    """A batch that has `rows` rows even if it has no columns (a table without values is a set)."""
+    if len(schema):
+        return pa.RecordBatch.from_arrays(list(arrays), schema=schema)
+    empty = pa.Array.from_buffers(pa.struct([]), rows, [None])
+    return pa.RecordBatch.from_struct_array(empty)
+
+
+def key_list(keys: pa.RecordBatch) -> list[Any]:
+    """One hashable Python value per row: the value itself for one key column, a tuple for several.
+
+    Dates and timestamps stand as their integers: cheaper to make and to hash than datetime objects.
+    """
+    lists = [_value_list(column) for column in keys.columns]
+    return lists[0] if len(lists) == 1 else list(zip(*lists))
+
+
+def _value_list(array: pa.Array) -> list[Any]:
+    dtype = slot_dtype(array.type)
+    if dtype == np.dtype(object):
+        values: list[Any] = array.to_pylist()
+        return values
+    values = fixed_values(array, dtype).tolist()
+    valid = validity(array)
+    if valid is not None:
+        for row in np.flatnonzero(~valid).tolist():
+            values[row] = None
+    return values
+
+
+class Column:
+    """One growable column of slots, written and read by arrays of slot numbers."""
+
+    def __init__(self, type: pa.DataType) -> None:
+        self.type = type
+        self.dtype = slot_dtype(type)
+        self.values: Values = np.empty(0, self.dtype)
+        self.valid: Bools = np.empty(0, np.bool_)
+        self._boxed = self.dtype == np.dtype(object)
+
+    def grow(self, capacity: int) -> None:
+        """Make room for slots below `capacity`."""
+        assert capacity >= len(self.values), f"{capacity} slots is less than {len(self.values)}"
+        values = np.empty(capacity, self.dtype)
+        values[: len(self.values)] = self.values
+        self.values = values
+        if not self._boxed:
+            valid = np.zeros(capacity, np.bool_)
+            valid[: len(self.valid)] = self.valid
+            self.valid = valid
+
+    def put(self, slots: Ints, array: pa.Array) -> None:
+        """Write row i of `array` to `slots[i]`; of rows with the same slot the last stays."""
+        assert array.type == self.type, f"column holds {self.type}, was given {array.type}"
+        if self._boxed:
+            self.values[slots] = np.fromiter(array.to_pylist(), np.dtype(object), len(array))
+            return
+        self.values[slots] = fixed_values(array, self.dtype)
+        valid = validity(array)
+        self.valid[slots] = True if valid is None else valid
+
+    def take(self, slots: Ints, found: Bools | None = None) -> pa.Array:
+        """Row i is what stands in `slots[i]`, or null where `found[i]` is False."""
+        if self._boxed:
+            values = self.values[slots]
+            if found is not None:
+                values[~found] = None
+            return pa.array(values.tolist(), self.type)
+        valid = self.valid[slots]
+        if found is not None:
+            valid &= found
+        return fixed_array(self.type, self.values[slots], valid)
+
+    def clear(self, slots: Ints) -> None:
+        """Let go of the Python objects in these slots."""
+        if self._boxed:
+            self.values[slots] = None
+
+
+class Comparer:
+    """The key columns of a batch, ready to be compared with those of another, row by row.
+
+    Null equals null here: a null key is a key.
+    """
+
+    def __init__(self, keys: Sequence[pa.Array]) -> None:
+        self._columns = [_comparable(array) for array in keys]
+
+    def equal(self, rows: Ints, other: Comparer, other_rows: Ints) -> Bools:
+        """Whether key `rows[i]` of this batch equals key `other_rows[i]` of the other."""
+        result = np.ones(len(rows), np.bool_)
+        for (values, valid), (other_values, other_valid) in zip(self._columns, other._columns, strict=True):
+            if isinstance(values, np.ndarray):
+                same = values[rows] == other_values[other_rows]
+            else:
+                compared = pc.equal(values.take(pa.array(rows)), other_values.take(pa.array(other_rows)))
+                same = compared.fill_null(False).to_numpy(zero_copy_only=False)
+            if valid is not None or other_valid is not None:
+                here = np.True_ if valid is None else valid[rows]
+                there = np.True_ if other_valid is None else other_valid[other_rows]
+                same = np.where(here & there, same, here == there)
+            result &= same
+        return result
+
+
+def _comparable(array: pa.Array) -> tuple[Any, Bools | None]:
+    if slot_dtype(array.type) == np.dtype(object):
+        return array, validity(array)
+    return fixed_values(array), validity(array)

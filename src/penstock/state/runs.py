@@ -1,0 +1,389 @@
+"""Runs: the file format of state. A run is one immutable Arrow IPC file with one batch, sorted, mapped, searched.
+
+A keyed run, sorted by (group, hash), each key at most once:
+
+    __group int32 | __hash uint64 | key columns… | __op int8 (1 put, 0 delete) | value columns…
+
+A state is a list of runs, newest first; the newest row of a key is its value. Nothing is ever changed in place: a
+change is a newer run, and `merge_runs` makes one run of several. (Timer runs, kind "timers", are in `timers.py`.)
+
+1. A file is what its `Handle` says, in length and checksum, or it is refused (CorruptError); checked once per process.
+2. A handle may cover fewer groups than its file: after a rescale several tasks read one file, each its own groups.
+   Rows outside the handle's groups do not exist.
+3. Two keys may share a hash. Equal hashes are candidates; equal key columns decide.
+4. Bytes are written once, under a name never used before, and only then named by a handle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from penstock.errors import CorruptError
+from penstock.state.columns import Bools, Comparer, Ints, Values, fixed_values, key_list
+
+__all__ = [
+    "DELETE",
+    "GROUP",
+    "HASH",
+    "OP",
+    "PUT",
+    "Files",
+    "Handle",
+    "Run",
+    "checksum",
+    "encode_run",
+    "find",
+    "forget_validated",
+    "merge_runs",
+    "open_run",
+    "run_schema",
+]
+
+GROUP, HASH, OP = "__group", "__hash", "__op"
+PUT, DELETE = 1, 0
+FORMAT = {b"penstock.run": b"1"}
+"""Schema metadata of every run. Another version is refused."""
+
+Kind = Literal["run", "timers"]
+Groups = npt.NDArray[np.int32]
+Hashes = npt.NDArray[np.uint64]
+
+
+class Files(Protocol):
+    """Where runs live."""
+
+    def write(self, path: str, data: pa.Buffer) -> None:
+        """Make `data` durable under a new name: whole or not at all."""
+
+    def open(self, path: str) -> pa.Buffer:
+        """The bytes of a file; may be mapped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """What a manifest says about one file of state. Groups are inclusive; due times are in µs, None for keyed runs."""
+
+    path: str
+    kind: Kind
+    first_group: int
+    last_group: int
+    rows: int
+    bytes: int
+    checksum: str
+    min_due: int | None = None
+    max_due: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The handle as JSON; `from_json` is its inverse."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: object) -> Handle:
+        """Read a handle back; CorruptError if anything about it is not as `to_json` writes it."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        if not isinstance(data, dict) or sorted(map(str, data)) != sorted(names):
+            raise CorruptError(f"not a state handle: {data!r}; expected an object with {', '.join(names)}")
+        for problem in _problems(data):
+            raise CorruptError(f"state handle {data['path']!r}: {problem}")
+        return cls(**data)
+
+    def within(self, groups: range) -> Handle | None:
+        """The handle for those of its groups that are in `groups`; None if there are none."""
+        first, last = max(self.first_group, groups.start), min(self.last_group, groups.stop - 1)
+        return dataclasses.replace(self, first_group=first, last_group=last) if first <= last else None
+
+
+def _problems(data: Mapping[str, Any]) -> Iterator[str]:
+    path = data["path"]
+    if not isinstance(path, str) or not path or path.startswith("/") or "\\" in path or "\0" in path:
+        yield "path must be a relative path"
+    elif any(part in ("", ".", "..") for part in path.split("/")):
+        yield "path must not have empty, '.' or '..' parts"
+    if data["kind"] not in ("run", "timers"):
+        yield f"unknown kind {data['kind']!r}"
+    for name in ("first_group", "last_group", "rows", "bytes"):
+        if type(data[name]) is not int or data[name] < 0:
+            yield f"{name} must be a number, not {data[name]!r}"
+    if data["last_group"] < data["first_group"]:
+        yield "last_group is before first_group"
+    if not isinstance(data["checksum"], str) or not re.fullmatch("[0-9a-f]{32}", data["checksum"]):
+        yield f"checksum must be 32 hex digits, not {data['checksum']!r}"
+    wanted = int if data["kind"] == "timers" else type(None)
+    for name in ("min_due", "max_due"):
+        if type(data[name]) is not wanted:
+            yield f"{name} of kind {data['kind']} must be {wanted.__name__}, not {data[name]!r}"
+    if wanted is int and data["max_due"] < data["min_due"]:
+        yield "max_due is before min_due"
+
+
+class Run:
+    """One immutable sorted batch, in memory (`handle` is None) or in a file, of which groups first..last are visible."""
+
+    def __init__(
+        self, load: Callable[[], pa.RecordBatch], first_group: int, last_group: int, rows: int, handle: Handle | None = None
+    ) -> None:
+        self._load = load
+        self.first_group = first_group
+        self.last_group = last_group
+        self.rows = rows
+        self.handle = handle
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> Run:
+        """A run in memory."""
+        assert batch.num_rows > 0, "a run has rows"
+        groups = fixed_values(batch.column(0))
+        return cls(lambda: batch, int(groups.min()), int(groups.max()), batch.num_rows)
+
+    @functools.cached_property
+    def batch(self) -> pa.RecordBatch:
+        """The whole batch, with the rows that are not visible too."""
+        return self._load()
+
+    @functools.cached_property
+    def groups(self) -> Groups:
+        return fixed_values(self.batch.column(0))
+
+    @functools.cached_property
+    def hashes(self) -> Hashes:
+        return fixed_values(self.batch.column(1))
+
+    @functools.cached_property
+    def ops(self) -> Values:
+        return fixed_values(self.batch.column(OP))
+
+    @functools.cached_property
+    def keys(self) -> Comparer:
+        return Comparer(_key_columns(self.batch))
+
+    @functools.cached_property
+    def offsets(self) -> Ints:
+        """Where each visible group starts; one more entry for the end."""
+        wanted = np.arange(self.first_group, self.last_group + 2, dtype=np.int32)
+        return np.searchsorted(self.groups, wanted).astype(np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """About the size of the file."""
+        return self.handle.bytes if self.handle else int(self.batch.nbytes)
+
+    def slice(self, groups: range) -> pa.RecordBatch:
+        """The visible rows of these groups, without a copy."""
+        first = min(max(groups.start, self.first_group), self.last_group + 1)
+        stop = max(min(groups.stop, self.last_group + 1), first)
+        start, end = self.offsets[first - self.first_group], self.offsets[stop - self.first_group]
+        return self.batch.slice(start, end - start)
+
+    def lookup(self, groups: Groups, hashes: Hashes, keys: Comparer, rows: Ints) -> Ints:
+        """The row of this run that holds each key, or -1.
+
+        Args:
+            groups: Ascending, all visible here; and `hashes` ascending within a group.
+            keys: Key `rows[i]` of it has `groups[i]` and `hashes[i]`.
+        """
+        at, ends = np.empty(len(groups), np.int64), np.empty(len(groups), np.int64)
+        starts = np.concatenate([[0], np.flatnonzero(groups[1:] != groups[:-1]) + 1, [len(groups)]])
+        for a, b in zip(starts[:-1].tolist(), starts[1:].tolist()):
+            group = int(groups[a]) - self.first_group
+            start, end = int(self.offsets[group]), int(self.offsets[group + 1])
+            at[a:b] = start + np.searchsorted(self.hashes[start:end], hashes[a:b])
+            ends[a:b] = end
+        result = np.full(len(groups), -1, np.int64)
+        todo = np.arange(len(groups))
+        while True:
+            # Rows that share their hash with another key move on to the next candidate; hardly ever a second round.
+            todo = todo[at[todo] < ends[todo]]
+            todo = todo[self.hashes[at[todo]] == hashes[todo]]
+            if not len(todo):
+                return result
+            equal = self.keys.equal(at[todo], keys, rows[todo])
+            result[todo[equal]] = at[todo[equal]]
+            todo = todo[~equal]
+            at[todo] += 1
+
+
+def _key_columns(batch: pa.RecordBatch) -> list[pa.Array]:
+    return cast("list[pa.Array]", batch.columns[2 : batch.schema.get_field_index(OP)])
+
+
+def run_schema(keys: pa.Schema, values: pa.Schema) -> pa.Schema:
+    """The schema of keyed runs. Names and types only: nullability and metadata of the user's schema do not matter."""
+    fields = [pa.field(GROUP, pa.int32(), False), pa.field(HASH, pa.uint64(), False)]
+    fields += [pa.field(field.name, field.type) for field in keys]
+    fields += [pa.field(OP, pa.int8(), False)]
+    fields += [pa.field(field.name, field.type) for field in values]
+    return pa.schema(fields, FORMAT)
+
+
+def encode_run(batch: pa.RecordBatch) -> pa.Buffer:
+    """The bytes of the file: Arrow's own file format, uncompressed so that it can be used where it is mapped."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def checksum(data: pa.Buffer) -> str:
+    """128 bits of XXH3: against accidents, not against malice."""
+    digest: str = xxhash.xxh3_128_hexdigest(data)
+    return digest
+
+
+_VALIDATED_MAX = 16_384
+_validated: OrderedDict[tuple[str, str], None] = OrderedDict()
+_validated_lock = threading.Lock()
+
+
+def remember_validated(handle: Handle) -> None:
+    """Do not check this file again in this process."""
+    with _validated_lock:
+        _validated[handle.path, handle.checksum] = None
+        _validated.move_to_end((handle.path, handle.checksum))
+        if len(_validated) > _VALIDATED_MAX:
+            _validated.popitem(last=False)
+
+
+def forget_validated() -> None:
+    """Check every file again when it is next opened."""
+    with _validated_lock:
+        _validated.clear()
+
+
+def open_run(handle: Handle, files: Files, schema: pa.Schema) -> Run:
+    """Open a stored run; CorruptError, naming the file, if it is not what was written."""
+    batch = read_run(handle, files, schema)
+    run = Run(lambda: batch, handle.first_group, handle.last_group, handle.rows, handle)
+    run.rows = int(run.offsets[-1] - run.offsets[0])
+    return run
+
+
+def read_run(handle: Handle, files: Files, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch of a stored run of either kind."""
+    data = files.open(handle.path)
+    if not isinstance(data, pa.Buffer):
+        data = pa.py_buffer(data)
+    if data.size != handle.bytes:
+        raise CorruptError(f"state file {handle.path} has {data.size} bytes; it was written with {handle.bytes}")
+    with _validated_lock:
+        known = (handle.path, handle.checksum) in _validated
+    if not known and checksum(data) != handle.checksum:
+        raise CorruptError(f"state file {handle.path} was altered: its checksum is not {handle.checksum}")
+    try:
+        batch = _decode(data, schema)
+        if not known:
+            batch.validate(full=True)
+            _check_rows(batch, handle)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptError(f"state file {handle.path} is no run of this state: {error}") from error
+    remember_validated(handle)
+    return batch
+
+
+def _decode(data: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    reader = pa.ipc.open_file(data)
+    found = reader.schema
+    if dict(found.metadata or {}) != FORMAT:
+        raise ValueError(f"format {found.metadata}, this version reads {FORMAT}")
+    if not found.equals(schema):
+        raise ValueError(f"its columns are ({_columns(found)}), expected ({_columns(schema)})")
+    if reader.num_record_batches != 1:
+        raise ValueError(f"{reader.num_record_batches} batches, expected 1")
+    return reader.get_batch(0)
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def _check_rows(batch: pa.RecordBatch, handle: Handle) -> None:
+    if batch.num_rows != handle.rows:
+        raise ValueError(f"{batch.num_rows} rows, expected {handle.rows}")
+    if handle.kind == "timers":
+        major, minor = fixed_values(batch.column(1)), None
+    else:
+        major, minor = fixed_values(batch.column(0)), fixed_values(batch.column(1))
+    rising = major[1:] > major[:-1]
+    level = major[1:] == major[:-1]
+    if minor is not None:
+        level &= minor[1:] >= minor[:-1]
+    if not np.all(rising | level):
+        raise ValueError("its rows are not sorted")
+
+
+def find(runs: Sequence[Run], groups: Groups, hashes: Hashes, keys: pa.RecordBatch) -> tuple[Ints, Ints]:
+    """Where the newest row of each key is: the position of its run in `runs` (-1: nowhere) and its row there."""
+    which, where = np.full(len(hashes), -1, np.int64), np.full(len(hashes), -1, np.int64)
+    comparer = Comparer(keys.columns)
+    # Sorted once, the queries walk every run in the order of its pages.
+    todo = np.lexsort((hashes, groups))
+    for position, run in enumerate(runs):
+        if not len(todo):
+            break
+        asked = todo[(groups[todo] >= run.first_group) & (groups[todo] <= run.last_group)]
+        rows = run.lookup(groups[asked], hashes[asked], comparer, asked) if len(asked) else asked
+        hit = asked[rows >= 0]
+        which[hit], where[hit] = position, rows[rows >= 0]
+        todo = todo[which[todo] < 0]
+    return which, where
+
+
+def merge_runs(runs: Sequence[Run], groups: range, *, drop_deletes: bool) -> pa.RecordBatch:
+    """One sorted batch with the newest row of each key in `groups`.
+
+    Args:
+        runs: Newest first.
+        drop_deletes: Leave out deleted keys. Only right if no older run could still hold a put of them.
+    """
+    assert runs, "there is nothing to merge"
+    parts = [run.slice(groups) for run in runs]
+    batch = pa.concat_batches([part for part in parts if part.num_rows] or parts[:1])
+    group, hashes = fixed_values(batch.column(0)), fixed_values(batch.column(1))
+    # lexsort is stable, so of equal (group, hash) the newest comes first.
+    order = np.lexsort((hashes, group.astype(np.int16)))
+    keep = _newest(batch, order, (group[order], hashes[order]))
+    if drop_deletes:
+        keep &= fixed_values(batch.column(OP))[order] == PUT
+    return batch.take(pa.array(order[keep]))
+
+
+def _newest(batch: pa.RecordBatch, order: Ints, sorted_by: tuple[Values, Values]) -> Bools:
+    """Which rows, in sorted order, are the first of their key."""
+    group, hashes = sorted_by
+    keep = np.ones(len(order), np.bool_)
+    twins = np.flatnonzero((group[1:] == group[:-1]) & (hashes[1:] == hashes[:-1])) + 1
+    if not len(twins):
+        return keep
+    comparer = Comparer(_key_columns(batch))
+    equal = comparer.equal(order[twins], comparer, order[twins - 1])
+    keep[twins] = ~equal
+    if equal.all():
+        return keep
+    # Different keys with one hash: their rows may alternate, so look at every row of such a stretch.
+    inside = np.zeros(len(order) + 1, np.bool_)
+    inside[twins] = True
+    edges = np.flatnonzero(~inside)
+    for odd in np.unique(np.searchsorted(edges, twins[~equal], "right")).tolist():
+        start, stop = int(edges[odd - 1]), int(edges[odd])
+        keys = key_list(_take_keys(batch, order[start:stop]))
+        seen: set[Any] = set()
+        for row, key in enumerate(keys, start):
+            keep[row] = key not in seen
+            seen.add(key)
+    return keep
+
+
+def _take_keys(batch: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
+    stop = batch.schema.get_field_index(OP)
+    return batch.select(list(range(2, stop))).take(pa.array(rows))

@@ -1,0 +1,140 @@
+"""Generated rows: pure functions of their number, at a rate or flat out."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import sources
+from penstock.connectors.adevents import AD_EVENT, ad_events, campaign_of, campaigns
+from penstock.errors import ConfigError
+
+from .reading import check_resume, context, read, read_all
+
+
+def numbers(index: np.ndarray[Any, Any], seed: int) -> dict[str, Any]:
+    return {"n": index, "twice": index * 2 + seed, "text": [f"row {number}" for number in index]}
+
+
+SCHEMA = "n bigint not null, twice bigint, text string"
+
+
+@given(rows=st.integers(0, 40), splits=st.integers(1, 5))
+@settings(max_examples=40, deadline=None)
+def test_the_splits_hold_each_row_number_once(rows: int, splits: int) -> None:
+    source = sources.generate(numbers, schema=SCHEMA, rows=rows, splits=splits, seed=7)
+    seen = read_all(source)
+    assert sorted(row["n"] for row in seen.rows) == list(range(rows))
+    assert all(row["twice"] == row["n"] * 2 + 7 for row in seen.rows)
+
+
+@given(rows_max=st.integers(1, 12), again_max=st.integers(1, 12))
+@settings(max_examples=30, deadline=None)
+def test_resuming_after_any_chunk_gives_the_same_rows(rows_max: int, again_max: int) -> None:
+    check_resume(sources.generate(numbers, schema=SCHEMA, rows=31, splits=3), rows_max=rows_max, again_max=again_max)
+
+
+def test_without_a_number_of_rows_there_is_no_end() -> None:
+    source = sources.generate(numbers, schema=SCHEMA)
+    assert not source.bounded
+    reader = source.open("1", 10**9, context(source))
+    chunk = reader.poll(3)
+    assert chunk is not None
+    assert chunk.batch is not None
+    assert chunk.batch["n"].to_pylist() == [2 * 10**9 + 1, 2 * 10**9 + 3, 2 * 10**9 + 5]
+    assert not chunk.ended
+
+
+def test_a_rate_gives_what_is_due_and_never_blocks() -> None:
+    source = sources.generate(numbers, schema=SCHEMA, rate=1_000, splits=2)
+    reader = source.open("0", 500, context(source))
+    started = time.monotonic()
+    got = 0
+    empty = 0
+    while time.monotonic() - started < 0.2:
+        chunk = reader.poll(1_000)
+        empty += chunk is None
+        got += chunk.batch.num_rows if chunk is not None and chunk.batch is not None else 0
+    assert empty > 0
+    # Half of the rate, since there are two splits; and nothing for the 500 rows before.
+    assert 60 <= got <= 110
+
+
+def test_a_source_travels_to_tasks() -> None:
+    source = sources.generate(numbers, schema=SCHEMA, rows=10)
+    assert read_all(pickle.loads(pickle.dumps(source))).rows == read_all(source).rows
+
+
+def test_what_make_gives_must_fit_the_schema() -> None:
+    def missing(index: np.ndarray[Any, Any], seed: int) -> dict[str, Any]:
+        return {"m": index}
+
+    def short(index: np.ndarray[Any, Any], seed: int) -> dict[str, Any]:
+        return {"n": index[1:]}
+
+    def nulls(index: np.ndarray[Any, Any], seed: int) -> dict[str, Any]:
+        return {"n": pa.nulls(len(index), pa.int64())}
+
+    for make, message in [(missing, "no column 'n', but m"), (short, "values for 5 rows"), (nulls, "gave nulls")]:
+        with pytest.raises(ConfigError, match=message):
+            read(sources.generate(make, schema="n bigint not null", rows=10))
+
+
+def test_only_the_columns_in_use_are_computed() -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def make(index: np.ndarray[Any, Any], seed: int, columns: tuple[str, ...]) -> dict[str, Any]:
+        asked.append(columns)
+        return {"n": index}
+
+    source = sources.generate(make, schema=SCHEMA, rows=4, splits=1)
+    assert read(source, columns=("n",)).rows == [{"n": number} for number in range(4)]
+    assert asked == [("n",)]
+
+
+def test_counting_needs_no_column_at_all() -> None:
+    source = sources.generate(numbers, schema=SCHEMA, rows=9, splits=1)
+    chunk = source.open("0", None, context(source, columns=())).poll(100)
+    assert chunk is not None
+    assert chunk.batch is not None
+    assert (chunk.batch.num_rows, chunk.batch.num_columns) == (9, 0)
+
+
+def test_ad_events_are_a_function_of_their_number() -> None:
+    index = np.arange(10_000)
+    whole = pa.table(ad_events(index, 1))
+    shuffled = np.random.default_rng(0).permutation(index)
+    apart = pa.table(ad_events(shuffled, 1))
+    assert apart.equals(whole.take(pa.array(shuffled)))
+    assert whole.schema.names == AD_EVENT.names
+    assert not pa.table(ad_events(index, 2)).equals(whole)
+
+
+def test_ad_events_have_the_benchmarks_shape() -> None:
+    events = pa.table(ad_events(np.arange(60_000), 0))
+    assert len(events["ad_id"].unique()) == 1_000
+    assert len({campaign_of(ad) for ad in events["ad_id"].unique().to_pylist()}) == 100
+    kinds = {each["values"]: each["counts"] for each in events["event_type"].value_counts().to_pylist()}
+    assert set(kinds) == {"view", "click", "purchase"}
+    assert all(19_000 < count < 21_000 for count in kinds.values())
+    at = events["at"].cast(pa.int64()).to_numpy()
+    assert (np.diff(at) >= 0).all()
+    assert at[-1] - at[0] == (60_000 - 1) * 10
+    assert campaigns().num_rows == 1_000
+
+
+def test_disorder_is_bounded() -> None:
+    make = functools.partial(ad_events, disorder_ms=5)
+    straight = ad_events(np.arange(5_000), 0, ["at"])["at"].cast(pa.int64()).to_numpy()
+    moved = make(np.arange(5_000), 0, ["at"])["at"].cast(pa.int64()).to_numpy()
+    assert ((straight - moved >= 0) & (straight - moved <= 5_000)).all()
+    assert (np.diff(moved) < 0).any()
+    check_resume(sources.generate(make, schema=AD_EVENT, rows=50), rows_max=7, again_max=9)
