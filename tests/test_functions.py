@@ -62,6 +62,15 @@ class Dicted(TypedDict):
 
 
 @dataclass
+class Positive:
+    price: float | None
+
+    def __post_init__(self) -> None:
+        if self.price == 1.0:
+            raise ValueError("too cheap")
+
+
+@dataclass
 class Typo:
     usr: str
 
@@ -183,6 +192,26 @@ def test_returning_a_row_keeps_the_columns() -> None:
     assert function.apply(BATCH).rows.column("price").to_pylist() == [2.0, 0.0, 6.0]
 
 
+def test_a_class_that_refuses_a_value_makes_an_error_of_that_row() -> None:
+    def price(row: Positive) -> float:
+        return row.price or 0.0
+
+    found = run(price)
+    assert (found.rows.to_pydict(), [str(error) for _, error in found.errors]) == (
+        {"value": [0.0, 3.0]},
+        ["too cheap"],
+    )
+
+
+def test_times_and_integers_come_exactly() -> None:
+    at = [datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC), None, datetime(1969, 12, 31, 23, tzinfo=UTC)]
+    batch = pa.record_batch(
+        {"at": pa.array(at, pa.timestamp("us", tz="UTC")), "n": pa.array([2**62 + 1, 1, -1])}
+    )
+    found = run(lambda row: {"at": row.at, "n": row.n}, input=batch.schema, batch=batch, schema=batch.schema)
+    assert found.rows.equals(batch)
+
+
 def test_filter_keeps_the_rows_and_says_where_they_were() -> None:
     found = run(lambda row: row.price is None or row.price > 2, "filter")
     assert found.rows.to_pydict() == {"user": ["bob", "cy"], "price": [None, 3.0]}
@@ -262,6 +291,13 @@ def test_mistakes_in_annotations_are_plan_errors() -> None:
         RowFunction.of(not_bool, "filter", INPUT)
     with pytest.raises(PlanError, match="flat_map"):
         RowFunction.of(maybe, "map", INPUT)
+
+
+def test_one_row_can_be_decoded_and_encoded_by_itself() -> None:
+    function = RowFunction.of(lambda row: row, "map", INPUT, schema="user string, price double")
+    (row,) = function.decode([["ann"], [1.0]], 1)
+    assert row == Row(user="ann", price=1.0)
+    assert function.encode(row) == ["ann", 1.0]
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(-3, 3))), st.integers(0, 10))

@@ -20,24 +20,27 @@ The return annotation (or `schema=`) decides the output columns in the same way.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import PlanError, RowError
+from penstock.row import Row, row_of
 from penstock.schema import (
     is_optional,
     is_record_class,
+    no_such_column,
     record_hints,
     to_array,
     to_field,
     to_schema,
+    to_values,
     type_name,
     visible,
 )
@@ -47,80 +50,10 @@ __all__ = ["Applied", "Row", "RowFunction"]
 _KINDS = ("map", "flat_map", "filter")
 
 Errors = list[tuple[int, Exception]]
-Decoder = Callable[[list[list[Any]], int], list[Any]]
-"""From columns of Python values, and the number of rows, to the argument of each call."""
+Decoder = Callable[[list[list[Any]], int], Iterable[Any]]
+"""From columns of Python values, and the number of rows, to the argument of each call, one at a time."""
 Encoder = Callable[[list[Any]], list[list[Any]]]
 """From what the calls returned to columns of Python values."""
-
-
-class Row:
-    """One row, read-only: `row.price`, `row["price"]`, `row.replace(price=2)`, `row.to_dict()`.
-
-    >>> Row(user="ann", price=3).replace(price=2)
-    Row(user='ann', price=2)
-    """
-
-    __slots__ = ("_values",)
-    _values: dict[str, Any]
-
-    def __init__(self, /, **values: Any) -> None:
-        object.__setattr__(self, "_values", values)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return object.__getattribute__(self, "_values")[name]
-        except KeyError:
-            raise AttributeError(_no_column(name, self._values)) from None
-
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return self._values[name]
-        except KeyError:
-            raise KeyError(_no_column(name, self._values)) from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"a row is read-only. Write: row.replace({name}={value!r})")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError("a row is read-only")
-
-    def replace(self, **values: Any) -> Row:
-        """The same row with other values in some columns."""
-        for name in values:
-            if name not in self._values:
-                raise KeyError(_no_column(name, self._values))
-        return Row(**{**self._values, **values})
-
-    def to_dict(self) -> dict[str, Any]:
-        """The values by column, as a new dictionary."""
-        return dict(self._values)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._values.values())
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Row):
-            return NotImplemented
-        return list(self._values.items()) == list(other._values.items())
-
-    def __hash__(self) -> int:
-        return hash(tuple(self._values.items()))
-
-    def __repr__(self) -> str:
-        return f"Row({', '.join(f'{name}={value!r}' for name, value in self._values.items())})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _row, (self._values,)
-
-
-def _row(values: dict[str, Any]) -> Row:
-    """A row of these very values: what `Row(**values)` gives, without the copy."""
-    row = object.__new__(Row)
-    object.__setattr__(row, "_values", values)
-    return row
 
 
 @dataclass(frozen=True)
@@ -152,8 +85,8 @@ class RowFunction:
     function: Callable[[Any], Any]
     columns: tuple[str, ...]
     output: pa.Schema
-    decode: Decoder
-    encode: Encoder
+    decoder: Decoder
+    encoder: Encoder
 
     @classmethod
     def of(cls, fn: Callable[..., Any], kind: str, input: pa.Schema, schema: Any = None) -> RowFunction:
@@ -166,7 +99,10 @@ class RowFunction:
         if kind == "filter":
             if schema is not None:
                 raise PlanError("filter keeps the columns as they are, so it takes no schema")
-            _check_filter(name, returns)
+            if returns not in (None, bool):
+                raise PlanError(
+                    f"filter needs a function that returns bool, and {name} returns {_shown(returns)}"
+                )
             return cls(name, kind, fn, columns, shown, decode, _nothing)
         spec = schema if schema is not None else _returned(name, kind, returns)
         output, encode = _encoder(spec, shown)
@@ -174,7 +110,7 @@ class RowFunction:
 
     def apply(self, batch: pa.RecordBatch) -> Applied:
         """Run the function over the rows of `batch`."""
-        values = self.decode([_python_values(batch.column(name)) for name in self.columns], batch.num_rows)
+        values = self.decoder([to_values(batch.column(name)) for name in self.columns], batch.num_rows)
         origin, results, errors = self._call(values)
         if self.kind == "filter":
             rows = batch.select(self.output.names).take(pa.array(origin, pa.int64()))
@@ -185,7 +121,19 @@ class RowFunction:
             rows, origin, errors = self._without_misfits(origin, results, errors)
         return Applied(rows, np.array(origin, dtype=np.int64), errors)
 
-    def _call(self, values: list[Any]) -> tuple[list[int], list[Any], Errors]:
+    def decode(self, columns: list[list[Any]], rows: int) -> list[Any]:
+        """The argument of each call, from Python values of `self.columns`; raises if one cannot be made."""
+        arguments = list(self.decoder(columns, rows))
+        for argument in arguments:
+            if type(argument) is _Failed:
+                raise argument.error
+        return arguments
+
+    def encode(self, result: Any) -> list[Any]:
+        """One returned value as a value for each output column; a `RowError` if it has other columns."""
+        return [column[0] for column in self.encoder([result])]
+
+    def _call(self, values: Iterable[Any]) -> tuple[list[int], list[Any], Errors]:
         """What the function returned, the row each came from, and the rows for which it raised."""
         origin: list[int] = []
         results: list[Any] = []
@@ -211,7 +159,7 @@ class RowFunction:
         return origin, results, errors
 
     def _to_batch(self, results: list[Any]) -> pa.RecordBatch:
-        columns = self.encode(results)
+        columns = self.encoder(results)
         arrays = [to_array(column, field) for column, field in zip(columns, self.output, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.output)
 
@@ -227,11 +175,11 @@ class RowFunction:
                 bad.setdefault(index, error)
         kept = [position for position, index in enumerate(origin) if index not in bad]
         rows = self._to_batch([results[position] for position in kept])
-        return rows, [origin[position] for position in kept], sorted([*errors, *bad.items()], key=_row_number)
-
-
-def _row_number(error: tuple[int, Exception]) -> int:
-    return error[0]
+        return (
+            rows,
+            [origin[position] for position in kept],
+            sorted([*errors, *bad.items()], key=itemgetter(0)),
+        )
 
 
 def _name_of(fn: Any) -> str:
@@ -264,11 +212,6 @@ def _annotations(fn: Callable[..., Any], name: str) -> tuple[Any, Any]:
     return hints.get(parameters[0].name), returned
 
 
-def _check_filter(name: str, returns: Any) -> None:
-    if returns is not None and returns is not bool:
-        raise PlanError(f"filter needs a function that returns bool, and {name} returns {_shown(returns)}")
-
-
 def _returned(name: str, kind: str, returns: Any) -> Any:
     """What one output row is, by the return annotation."""
     if returns is None:
@@ -280,7 +223,8 @@ def _returned(name: str, kind: str, returns: Any) -> Any:
         inner, optional = is_optional(returns)
         if optional and (inner is Row or is_record_class(inner)):
             raise PlanError(
-                f"{name} may return None, and map makes one row of each.\n  Use flat_map, which may give none, or filter"
+                f"{name} may return None, and map makes one row of each.\n"
+                "  Use flat_map, which may give none, or filter"
             )
         return returns
     args = typing.get_args(returns)
@@ -298,17 +242,11 @@ def _shown(annotation: Any) -> str:
     return str(getattr(annotation, "__name__", annotation))
 
 
-def _no_column(name: str, names: Any) -> str:
-    near = difflib.get_close_matches(name, list(names), n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"there is no column {name!r} here. Columns: {', '.join(names)}.{hint}"
-
-
 # From columns to what the function gets
 
 
 class _Failed:
-    """Stands for an argument that could not be made: calling the function with it raises this error instead."""
+    """Stands for an argument that could not be made: the call raises this error instead."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -322,20 +260,21 @@ def _decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tuple[str, 
     field = to_field("value", annotation)
     if len(schema) != 1:
         raise PlanError(
-            f"{name} takes {_shown(annotation)}, so its input must have one column, and this has {len(schema)}: "
-            f"{', '.join(schema.names)}.\n  Annotate a class with the fields it needs, or take a pen.Row"
+            f"{name} takes {_shown(annotation)}, so its input must have one column, "
+            f"and this has {len(schema)}: {', '.join(schema.names)}.\n"
+            "  Annotate a class with the fields it needs, or take a pen.Row"
         )
     only = schema.field(0)
     _check_fits(name, only, field)
-    convert = _instance_maker(annotation)
+    convert = _safely(_instance_maker(annotation))
 
-    def decode(columns: list[list[Any]], rows: int) -> list[Any]:
+    def decode(columns: list[list[Any]], rows: int) -> Iterable[Any]:
         if field.nullable:
-            return [None if value is None else convert(value) for value in columns[0]]
+            return (None if value is None else convert(value) for value in columns[0])
         refused = _Failed(
             RowError(f"{only.name}: null, and {name} takes none. Annotate it: {_shown(annotation)} | None")
         )
-        return [refused if value is None else convert(value) for value in columns[0]]
+        return (refused if value is None else convert(value) for value in columns[0])
 
     return (only.name,), decode
 
@@ -343,10 +282,10 @@ def _decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tuple[str, 
 def _row_decoder(schema: pa.Schema) -> Decoder:
     names = schema.names
 
-    def decode(columns: list[list[Any]], rows: int) -> list[Any]:
+    def decode(columns: list[list[Any]], rows: int) -> Iterable[Any]:
         if not columns:
-            return [Row() for _ in range(rows)]
-        return [_row(dict(zip(names, values))) for values in zip(*columns)]
+            return (Row() for _ in range(rows))
+        return (row_of(dict(zip(names, values))) for values in zip(*columns))
 
     return decode
 
@@ -356,9 +295,9 @@ def _record_decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tupl
     for field in fields:
         index = schema.get_field_index(field.name)
         if index < 0:
-            raise PlanError(_no_column(field.name, schema.names))
+            raise PlanError(no_such_column(field.name, schema.names))
         _check_fits(name, schema.field(index), field)
-    make = _instance_maker(annotation)
+    make = _safely(_instance_maker(annotation))
     names = [field.name for field in fields]
     required = [field.name for field in fields if not field.nullable and schema.field(field.name).nullable]
 
@@ -371,20 +310,19 @@ def _record_decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tupl
                         f"{one}: null, and {annotation.__name__} takes none. Annotate it: {one}: … | None"
                     )
                 )
-        try:
-            return make(record)
-        except Exception as error:  # A class may refuse values in its __post_init__.
-            return _Failed(error)
+        return make(record)
 
-    return tuple(names), lambda columns, rows: [decode_one(values) for values in zip(*columns, strict=True)]
+    return tuple(names), lambda columns, rows: map(decode_one, zip(*columns, strict=True))
 
 
 def _check_fits(name: str, column: pa.Field, field: pa.Field) -> None:
     """A column fits a parameter if its Python values are of the annotated kind: any integer is an `int`."""
+    wanted = type_name(field.type)
     if not _fits(column.type, field.type):
         raise PlanError(
-            f"{name} takes {type_name(field.type)} as {field.name!r}, and column {column.name!r} is {type_name(column.type)}.\n"
-            f'  Change the annotation, or cast the column: col("{column.name}").cast("{type_name(field.type)}")'
+            f"{name} takes {wanted} as {field.name!r}, "
+            f"and column {column.name!r} is {type_name(column.type)}.\n"
+            f'  Change the annotation, or cast the column: col("{column.name}").cast("{wanted}")'
         )
 
 
@@ -444,17 +382,22 @@ def _itself(value: Any) -> Any:
     return value
 
 
+def _safely(maker: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`maker`, with an error as its result: a class may refuse values in its __post_init__."""
+    if maker is _itself:
+        return maker
+
+    def make(value: Any) -> Any:
+        try:
+            return maker(value)
+        except Exception as error:
+            return _Failed(error)
+
+    return make
+
+
 def _unless_null(maker: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return maker if maker is _itself else lambda value: None if value is None else maker(value)
-
-
-def _python_values(column: pa.Array) -> list[Any]:
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        column = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
-    values: list[Any] = column.to_pylist()
-    if pa.types.is_map(column.type):
-        return [None if value is None else dict(value) for value in values]
-    return values
 
 
 # From what the function returns to columns
@@ -487,7 +430,7 @@ def _record_columns(results: list[Any], names: list[str]) -> list[list[Any]]:
     known = set(names)
     for record in records:
         if not known.issuperset(record):
-            raise RowError(_no_column(next(name for name in record if name not in known), names))
+            raise RowError(no_such_column(next(name for name in record if name not in known), names))
     return [[record.get(name) for record in records] for name in names]
 
 
@@ -519,18 +462,23 @@ def _plain(value: Any) -> Any:
     fields = _fields_of(value)
     if fields is not None:
         return {key: _plain(item) for key, item in fields.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value
 
 
+_NOT_SEVERAL = (str, bytes, Mapping, Row)
+
+
 def _several(name: str, found: Any) -> list[Any]:
-    if found is None or isinstance(found, str | bytes | Mapping | Row):
+    if found is None or isinstance(found, _NOT_SEVERAL):
         raise RowError(f"{name} must return several rows (a list, or by yield), and returned {found!r}")
     return list(found)
 
 
 def _truth(name: str, found: Any) -> bool:
-    if not isinstance(found, bool | np.bool_):
-        raise RowError(f"{name} must return True or False, and returned {found!r}")
-    return bool(found)
+    if found is True or found is False:
+        return found
+    if isinstance(found, np.bool_):
+        return bool(found)
+    raise RowError(f"{name} must return True or False, and returned {found!r}")

@@ -14,11 +14,12 @@ used inside; the others are ways to write it down.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime, timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -31,12 +32,14 @@ __all__ = [
     "is_hidden",
     "is_optional",
     "is_record_class",
+    "no_such_column",
     "record_hints",
     "schema_text",
     "to_array",
     "to_field",
     "to_schema",
     "to_type",
+    "to_values",
     "type_name",
     "type_of",
     "visible",
@@ -45,6 +48,7 @@ __all__ = [
 HIDDEN = "__"
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _PYTHON_TYPES: dict[Any, pa.DataType] = {
     bool: pa.bool_(),
@@ -130,7 +134,7 @@ def type_of(text: str) -> pa.DataType:
 
 
 def to_field(name: str, annotation: Any) -> pa.Field:
-    """The field of one annotation: `int | None` is a nullable int64, `list[str]` a list of strings that are not null."""
+    """The field of one annotation: `int | None` is a nullable int64, `list[str]` a list without nulls."""
     return _field(name, annotation, ())
 
 
@@ -142,6 +146,14 @@ def is_hidden(name: str) -> bool:
 def visible(schema: pa.Schema) -> pa.Schema:
     """The columns a user sees: all but the hidden ones."""
     return pa.schema([field for field in schema if not is_hidden(field.name)])
+
+
+def no_such_column(name: str, names: Iterable[str]) -> str:
+    """What to say about a column that is not there: the ones that are, and the nearest."""
+    shown = [known for known in names if not is_hidden(known)]
+    near = difflib.get_close_matches(name, shown, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"there is no column {name!r} here. Columns: {', '.join(shown)}.{hint}"
 
 
 def is_record_class(spec: Any) -> bool:
@@ -220,8 +232,8 @@ def _python_type(annotation: Any, name: str, inside: tuple[Any, ...]) -> pa.Data
     found = _PYTHON_TYPES.get(annotation) if isinstance(annotation, type) else None
     if found is None:
         raise PlanError(
-            f"{name}: {_annotation_name(annotation)} is not a type of columns. Known: int, float, str, bool, bytes, date, "
-            "datetime, Decimal, list[T], dict[str, T], a dataclass, NamedTuple or TypedDict, T | None.\n"
+            f"{name}: {_annotation_name(annotation)} is not a type of columns. Known: int, float, str, bool, "
+            "bytes, date, datetime, Decimal, list[T], dict[str, T], dataclasses and the like, T | None.\n"
             "  Any other Arrow type can be said exactly: Annotated[int, pa.int32()]"
         )
     return found
@@ -383,7 +395,7 @@ def type_name(found: pa.DataType) -> str:
 
 
 def schema_text(schema: pa.Schema) -> str:
-    """One line for people, which `to_schema` reads again: 'user string not null, price double'. Hidden columns left out."""
+    """The visible columns in one line, which `to_schema` reads again: 'user string not null, n int'."""
     return ", ".join(_field_text(field, " ") for field in visible(schema))
 
 
@@ -403,6 +415,23 @@ def to_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
         return pa.array(values, type=field.type)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise RowError(f"{field.name}: {error}") from error
+
+
+def to_values(column: pa.Array) -> list[Any]:
+    """The values of an array for Python: `to_pylist`, but faster for what is common, and maps are dicts."""
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.tz == "UTC":
+        micros = to_values(column.cast(pa.timestamp("us", tz="UTC"), safe=False).cast(pa.int64()))
+        return [None if us is None else _EPOCH + timedelta(microseconds=us) for us in micros]
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        column = column.cast(pa.timestamp("us", tz=kind.tz), safe=False)
+    if column.null_count == 0 and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        fast: list[Any] = column.to_numpy().tolist()
+        return fast
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_map(kind):
+        return [None if value is None else dict(value) for value in values]
+    return values
 
 
 def _accepted(found: pa.DataType) -> tuple[type, ...]:

@@ -18,7 +18,7 @@ from penstock.errors import ConfigError, StorageError
 
 from .reading import Seen, check_resume, read
 
-FIXTURE = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FIXTURE = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SCHEMA = "n bigint not null, word string"
 
 
@@ -180,7 +180,7 @@ def test_csv_columns_are_found_by_name(tmp_path: Path) -> None:
     assert csv_of(tmp_path, b"1,x\n", header=False).rows == [{"n": 1, "word": "x"}]
     assert csv_of(tmp_path, b"").rows == []
     assert csv_of(tmp_path, b"n,word").rows == []
-    with pytest.raises(StorageError, match="no column 'word'. Its header: n, wrod"):
+    with pytest.raises(StorageError, match=r"no column 'word'\. Its header: n, wrod"):
         csv_of(tmp_path, b"n,wrod\n1,x\n")
 
 

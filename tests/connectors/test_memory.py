@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,7 +24,7 @@ class Order:
     n: int | None
 
 
-ORDERS = [{"user": "ann", "n": 1}, {"user": "bob", "n": None}, {"user": "ann", "n": 3}]
+ORDERS: list[dict[str, Any]] = [{"user": "ann", "n": 1}, {"user": "bob", "n": None}, {"user": "ann", "n": 3}]
 
 
 def test_dicts_dataclasses_values_and_tables_are_rows() -> None:

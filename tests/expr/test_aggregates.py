@@ -104,6 +104,14 @@ def test_a_partial_row_has_keys_accumulators_and_the_number_of_rows() -> None:
     assert errors is None
 
 
+def test_rows_to_merge_may_differ_in_nullability_and_order_of_columns() -> None:
+    acc = Accumulators([("t", col("n").sum())], SCHEMA)
+    one = acc.partial(batch_of([{"k": "a", "n": 1}]), ["k"])[0]
+    strict = pa.schema([field.with_nullable(False) for field in one.schema])
+    other = pa.RecordBatch.from_arrays(one.columns, schema=strict).select([ROWS, "t.sum", "k"])
+    assert acc.merge([one, other], ["k"]).to_pylist() == [{"k": "a", "t.sum": 2, ROWS: 2}]
+
+
 def test_without_keys_all_rows_are_one_group_and_no_rows_are_none() -> None:
     acc = Accumulators([("n", count())], SCHEMA)
     assert acc.partial(batch_of([{"k": "a"}, {"k": "b"}]), [])[0].to_pylist() == [{"n.n": 2, ROWS: 2}]

@@ -66,7 +66,8 @@ def test_an_expression_has_no_truth_value() -> None:
     with pytest.raises(PlanError) as caught:
         _ = col("a") > 1 and col("b") < 2
     assert str(caught.value) == (
-        "an expression is neither true nor false until it runs, so 'and', 'or', 'not' and 'if' cannot use it.\n"
+        "an expression is neither true nor false until it runs, "
+        "so 'and', 'or', 'not' and 'if' cannot use it.\n"
         '  Write: (col("a") > 1) & (col("b") < 2)'
     )
 
@@ -134,7 +135,7 @@ def test_types_follow_spark_and_literals_bend(expr: Expr, found: pa.DataType) ->
     [
         (
             col("s") + 1,
-            r"text is joined by pen\.concat, and found string \(s\) and bigint \(1\)(.|\n)*cast\(\"bigint\"\)",
+            r"joined by pen\.concat, and found string \(s\) and bigint \(1\)(.|\n)*cast\(\"bigint\"\)",
         ),
         (col("s") > col("n"), r"found string \(s\) and bigint \(n\)(.|\n)*Cast one of them"),
         (col("n") & col("b"), r"must be boolean, and found bigint \(n\)"),

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.errors import CorruptError, PlanError, StorageError
 from penstock.state import history, keygroups
+from penstock.state import table as table_module
 from penstock.state.history import Frozen, store
 from penstock.state.keygroups import group_range, groups_of, hash_keys
 from penstock.state.runs import Handle, forget_validated
@@ -159,6 +160,45 @@ def test_runs_stay_few() -> None:
         assert len(handles) <= history.RUNS_MAX
     assert sorted(contents(KeyedTable.open(COUNTS, ALL, 128, handles, files))) == sorted(contents(table))
     assert len(contents(table)) == 14
+
+
+def test_a_merge_of_newer_runs_does_not_forget_that_a_key_was_deleted() -> None:
+    files = FilesInMemory()
+    table = KeyedTable(COUNTS, ALL, 128)
+    table.put_many(ads(*range(1_000)), counts(*range(1_000)))
+    saved(table, files)
+    for epoch in range(history.RUNS_MAX):
+        table.delete_many(ads(epoch))
+        handles = saved(table, files, epoch)
+    assert [handle.rows for handle in handles] == [history.RUNS_MAX, 1_000]
+    again = KeyedTable.open(COUNTS, ALL, 128, handles, files)
+    assert not again.get_many(ads(*range(history.RUNS_MAX)))[0].any()
+    assert len(contents(again)) == 1_000 - history.RUNS_MAX
+
+
+def test_slots_of_deleted_keys_are_used_again() -> None:
+    table = KeyedTable(COUNTS, ALL, 128)
+    for epoch in range(50):
+        batch = ads(*range(epoch * 10, epoch * 10 + 10))
+        table.put_many(batch, counts(*range(10)))
+        table.freeze(epoch)
+        table.delete_many(batch)
+        table.freeze(epoch)
+    assert table._used <= 20
+    assert table._index == {}
+
+
+def test_the_same_batch_of_keys_may_be_used_across_a_freeze() -> None:
+    table = KeyedTable(COUNTS, ALL, 128)
+    batch = ads(1, 2)
+    table.put_many(batch, counts(10, 20))
+    table.delete_many(batch)
+    table.freeze(1)
+    assert table.get_many(batch)[0].tolist() == [False, False]
+    table.put_many(batch, counts(11, 21))
+    table.freeze(2)
+    table.put_many(ads(3), counts(30))
+    assert sorted(contents(table)) == [(1, 11), (2, 21), (3, 30)]
 
 
 def test_beyond_slots_max_the_overlay_is_emptied_and_nothing_is_lost() -> None:
@@ -305,6 +345,7 @@ class Tables(RuleBasedStateMachine):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(history, "RUNS_MAX", 2)
+        self.patch.setattr(table_module, "SCAN_ROWS", 2)
         if self.hashes_max is not None:
             real, few = hash_keys, np.uint64(self.hashes_max)
             self.patch.setattr(keygroups, "hash_keys", lambda keys, seeds=None: real(keys, seeds) % few)
@@ -382,6 +423,20 @@ class Tables(RuleBasedStateMachine):
         self.checkpoint = (handles, model)
         self.compare(self.opened(handles, 1), model)
 
+    @rule()
+    def checkpoint_now(self) -> None:
+        self.freeze()
+        frozen, model = self.waiting.pop()
+        handles = [store(each, self.files, self.files.name) for each in frozen]
+        for table, each, mine in zip(self.tables, frozen, handles):
+            table.stored(each, mine)
+        self.checkpoint = ([handle for mine in handles for handle in mine], model)
+
+    @rule(number=st.integers(0, 9))
+    def load(self, number: int) -> None:
+        """Enough rows at once that later runs are small beside this one."""
+        self.put([((key, w), (number, None)) for key in ("a", "b", "c", "dd", "ee", "f", "g", "") for w in range(3)], False)
+
     @precondition(lambda self: self.waiting)
     @rule(after=st.integers(0, 2))
     def fail_to_store(self, after: int) -> None:
@@ -420,7 +475,7 @@ class CollidingTables(Tables):
     hashes_max = 3
 
 
-often = settings(max_examples=250, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+often = settings(max_examples=80, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TestTables = Tables.TestCase
 TestTables.settings = often
 TestCollidingTables = CollidingTables.TestCase

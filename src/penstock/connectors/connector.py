@@ -16,7 +16,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -68,6 +68,19 @@ class Reader(abc.ABC):
         """Let go of files and sockets."""
 
 
+class Receiver(Protocol):
+    """Takes in what an outside system sends, for readers to find."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self) -> None:
+        """End; what was taken in stays."""
+
+    def check(self) -> None:
+        """Raise what went wrong, if anything did."""
+
+
 class Source(abc.ABC):
     """Where rows come from."""
 
@@ -83,6 +96,13 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def open(self, split: str, position: Json, context: SourceContext) -> Reader:
         """A reader of `split` from `position` (None: from its start). Batches hold `context.columns` only."""
+
+    def receiver(self, context: SourceContext) -> Receiver | None:
+        """What must run once per job, beside the coordinator, for readers to find anything; None: nothing."""
+        return None
+
+    def collect(self, position: Json, context: SourceContext) -> None:
+        """Let go of what lies before `position`, which is part of a published checkpoint."""
 
     def describe(self) -> str:
         """A few words for explain() and labels: "files, replayable"."""
@@ -137,10 +157,10 @@ class Committer(abc.ABC):
         return None
 
     def sweep(self, keep: Sequence[Json]) -> None:
-        """Remove what was prepared and will never be committed: everything but `keep`."""
+        """Remove what was prepared and will never be committed: everything but `keep`. Called while no writer lives."""
 
     def close(self) -> None:
-        """Let go."""
+        """The job stops: show what was gathered, and let go."""
 
 
 class Sink(abc.ABC):

@@ -211,6 +211,7 @@ class _Lane(Reader):
         self.name: str | None = None
         self.file: FileReader | None = None
         self.ended = False
+        self.waited_at = -1  # the size of the file when half a line was all that was left
         self.todo: list[str] = []
         self.look_at = time.monotonic()
         if position is not None:
@@ -233,14 +234,15 @@ class _Lane(Reader):
                 batch = None if piece.batch is None else piece.batch.select(list(self.columns))
                 return Chunk(batch, self._position(), piece.bad)
             if not finished:
-                return None  # waiting for the rest of a line
+                self.waited_at = self.file.size  # for the rest of a line
+                return None
 
     def backlog(self) -> bool:
         if self.ended:
             return False
-        if self.file is not None and not self.source.bounded:
-            return not self.file.finished
-        return self.file is not None or bool(self.todo) or self.source.bounded or time.monotonic() >= self.look_at
+        if self.file is not None:
+            return self.file.size != self.waited_at
+        return bool(self.todo) or self.source.bounded or time.monotonic() >= self.look_at
 
     def close(self) -> None:
         if self.file is not None:
@@ -269,6 +271,7 @@ class _Lane(Reader):
                 f"{name!r} is gone from {self.source.folder}, and {'half of it' if offset else 'it'} was not read yet"
             ) from error
         self.name = name
+        self.waited_at = -1
 
     def _next_file(self) -> bool:
         if not self.todo and not self.source.bounded and time.monotonic() >= self.look_at:

@@ -138,16 +138,21 @@ class _FileCommitter(Committer):
         self._roll = sink.roll
         self._lineage = context.lineage
         self._staging = _staging(sink, context)
-        self._rolled = Path(sink.path, "_rolled", context.lineage)
+        self._all_rolled = Path(sink.path, "_rolled")
+        self._rolled = self._all_rolled / context.lineage
+        self._inherited = False  # whether what other lineages left in `_rolled` was shown
         self._ranges: list[tuple[int, int, Path]] | None = None  # visible directories of several epochs
 
     def commit(self, epoch: int, committables: Sequence[Json], attempt: int) -> Verdict:
         if not committables:
             return Verdict.DONE
+        if not self._inherited:
+            self._show(self._roll)
+            self._inherited = True
         parts = _parts(committables)
         done = self._find(epoch)
         if done is not None:
-            self._check_same(done, epoch, parts)
+            _check_same(done, self._lineage, epoch, parts)
             self._remove_prepared(committables)
             return Verdict.ALREADY
         home = self._path if self._roll == 1 else self._rolled
@@ -160,7 +165,9 @@ class _FileCommitter(Committer):
         return Verdict.DONE
 
     def committed(self) -> tuple[str, int] | None:
-        found = [*_epoch_dirs(self._path), *_epoch_dirs(self._rolled)]
+        found = _epoch_dirs(self._path)
+        for folder in _folders(self._all_rolled):
+            found += _epoch_dirs(folder)
         if not found:
             return None
         marker = _read_marker(max(found, key=lambda item: item[1])[2])
@@ -189,19 +196,6 @@ class _FileCommitter(Committer):
                 return folder
         return None
 
-    def _check_same(self, folder: Path, epoch: int, parts: Json) -> None:
-        marker = _read_marker(folder)
-        if marker["lineage"] != self._lineage:
-            raise StorageError(
-                f"{folder} was written by lineage {marker['lineage']}, and lineage {self._lineage} now has an epoch {epoch} "
-                f"of its own. Write to another folder, or remove the epochs that should not count"
-            )
-        if marker["parts"].get(str(epoch)) != parts:
-            raise StorageError(
-                f"{folder} shows other rows for epoch {epoch} of lineage {self._lineage} than those to be committed now. "
-                f"The job was restored from before what it had committed"
-            )
-
     def _publish(self, sources: list[Path], marker: dict[str, Any], target: Path, temporary: str) -> None:
         """Gather `sources` and make them appear at `target` by one rename."""
         make_dirs(target.parent)
@@ -228,37 +222,57 @@ class _FileCommitter(Committer):
         sync_dir(target.parent)
 
     def _show(self, at_least: int) -> None:
-        """Make gathered epochs visible if there are enough of them."""
+        """Make gathered epochs visible if there are enough of them. Those of other lineages have nobody else to show them."""
+        for folder in _folders(self._all_rolled):
+            own = folder == self._rolled
+            self._show_lineage(folder, at_least if own else 1)
+
+    def _show_lineage(self, rolled: Path, at_least: int) -> None:
+        lineage = rolled.name
+        visible = _epoch_dirs(self._path)
         waiting = []
-        for first, _, folder in sorted(_epoch_dirs(self._rolled)):
-            visible = self._find_visible(first)
-            if visible is None:
-                waiting.append((first, folder))
-            else:
-                # Shown by an earlier call that died before it could tidy up.
-                self._check_same(visible, first, _read_marker(folder)["parts"][str(first)])
+        for epoch, _, folder in sorted(_epoch_dirs(rolled)):
+            shown = [each for first, last, each in visible if first <= epoch <= last]
+            if shown and epoch in _read_marker(shown[0])["epochs"]:
+                # By an earlier call that died before it could tidy up.
+                _check_same(shown[0], lineage, epoch, _read_marker(folder)["parts"][str(epoch)])
                 shutil.rmtree(folder)
+            else:
+                waiting.append((epoch, folder))
         if not waiting or len(waiting) < at_least:
             return
         first, last = waiting[0][0], waiting[-1][0]
         label = f"{first}" if first == last else f"{first}-{last}"
         parts = {str(epoch): _read_marker(folder)["parts"][str(epoch)] for epoch, folder in waiting}
-        marker = {"lineage": self._lineage, "epochs": [epoch for epoch, _ in waiting], "parts": parts}
+        marker = {"lineage": lineage, "epochs": [epoch for epoch, _ in waiting], "parts": parts}
         sources = [folder / item["name"] for epoch, folder in waiting for item in parts[str(epoch)]]
         self._publish(sources, marker, self._path / f"epoch={label}", f"commit-{label}")
         self._ranges = None
         for _, folder in waiting:
             shutil.rmtree(folder)
 
-    def _find_visible(self, epoch: int) -> Path | None:
-        for first, last, folder in _epoch_dirs(self._path):
-            if first <= epoch <= last and epoch in _read_marker(folder)["epochs"]:
-                return folder
-        return None
-
     def _remove_prepared(self, committables: Sequence[Json]) -> None:
         for item in committables:
             shutil.rmtree(self._staging / item["folder"], ignore_errors=True)
+
+
+def _check_same(folder: Path, lineage: str, epoch: int, parts: Json) -> None:
+    """Refuse to take `folder` for the commit of `epoch` unless it holds just that."""
+    marker = _read_marker(folder)
+    if marker["lineage"] != lineage:
+        raise StorageError(
+            f"{folder} was written by lineage {marker['lineage']}, and lineage {lineage} now has an epoch {epoch} "
+            f"of its own. Write to another folder, or remove the epochs that should not count"
+        )
+    if marker["parts"].get(str(epoch)) != parts:
+        raise StorageError(
+            f"{folder} shows other rows for epoch {epoch} of lineage {lineage} than those to be committed now. "
+            f"The job was restored from before what it had committed"
+        )
+
+
+def _folders(path: Path) -> list[Path]:
+    return [each for each in path.iterdir() if each.is_dir()] if path.is_dir() else []
 
 
 def _parts(committables: Sequence[Json]) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ class Memory(Source):
         rows = self.table
         if self.lanes > 1:
             rows = rows.take(pa.array(np.arange(int(split), rows.num_rows, self.lanes)))
-        return _MemoryReader(rows.select(list(context.columns)), position or 0, self.batch)
+        return _MemoryReader(rows, position or 0, context.columns, self.batch)
 
     def describe(self) -> str:
         return "memory, replayable"
@@ -121,9 +121,10 @@ def _inferred(rows: list[Any]) -> pa.Table:
 
 
 class _MemoryReader(Reader):
-    def __init__(self, rows: pa.Table, position: int, batch: int) -> None:
-        self.rows = rows
-        self.count = rows.num_rows
+    def __init__(self, rows: pa.Table, position: int, columns: tuple[str, ...], batch: int) -> None:
+        # A table without columns forgets how many rows it has, so one column stays until the end.
+        self.rows = rows.select(list(columns or rows.column_names[:1]))
+        self.columns = list(columns)
         self.position = position
         self.batch = batch
         self.told_end = False
@@ -131,18 +132,11 @@ class _MemoryReader(Reader):
     def poll(self, rows_max: int) -> Chunk | None:
         piece = self.rows.slice(self.position, min(rows_max, self.batch))
         self.position += piece.num_rows
-        self.told_end = self.position >= self.count
+        self.told_end = self.position >= self.rows.num_rows
         if not piece.num_rows:
             return Chunk(None, self.position, ended=True)
-        return Chunk(_one_batch(piece), self.position, ended=self.told_end)
+        (batch,) = piece.combine_chunks().to_batches()
+        return Chunk(batch.select(self.columns), self.position, ended=self.told_end)
 
     def backlog(self) -> bool:
         return not self.told_end
-
-
-def _one_batch(piece: pa.Table) -> pa.RecordBatch:
-    if not piece.num_columns:
-        # A table without columns has no batches, yet its rows count.
-        counted = pa.record_batch({"row": pa.nulls(piece.num_rows)})
-        return counted.select([])
-    return piece.combine_chunks().to_batches()[0]

@@ -25,7 +25,6 @@ from penstock.expr.expressions import (
     when,
 )
 from penstock.expr.nodes import EVENT_TIME
-from penstock.expr.resolve import no_such_column
 from penstock.expr.sql import parse, parse_aggregate
 
 __all__ = [
@@ -46,7 +45,6 @@ __all__ = [
     "greatest",
     "least",
     "lit",
-    "no_such_column",
     "parse",
     "parse_aggregate",
     "struct",

@@ -69,8 +69,9 @@ class Accumulators:
     """The accumulators of several aggregates over rows of one schema.
 
     >>> from penstock.expr import col
-    >>> acc = Accumulators([("total", col("n").sum().alias("total"))], pa.schema({"k": pa.string(), "n": pa.int64()}))
-    >>> partial, errors = acc.partial(pa.record_batch({"k": ["a", "b", "a"], "n": [1, 2, 3]}), ["k"])
+    >>> batch = pa.record_batch({"k": ["a", "b", "a"], "n": [1, 2, 3]})
+    >>> acc = Accumulators([("total", col("n").sum())], batch.schema)
+    >>> partial, errors = acc.partial(batch, ["k"])
     >>> acc.finish(partial)[0].to_pylist()
     [4, 2]
     """
@@ -89,7 +90,7 @@ class Accumulators:
     def partial(
         self, batch: pa.RecordBatch, key_names: Sequence[str]
     ) -> tuple[pa.RecordBatch, np.ndarray | None]:
-        """One row per distinct key: the keys, the accumulators and `__rows`; and which rows were left out as bad.
+        """One row per distinct key: keys, accumulators and `__rows`; and which rows were left out as bad.
 
         A bad row counts nowhere: in no aggregate and not in `__rows`. The mask is None where no row is bad.
         """
@@ -113,7 +114,7 @@ class Accumulators:
     def merge(
         self, rows: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch], key_names: Sequence[str]
     ) -> pa.RecordBatch:
-        """One row per distinct key from rows of keys and accumulators; `__rows` is summed where it is there."""
+        """One row per distinct key from rows of keys and accumulators, and of `__rows` if it is there."""
         batch = _one_batch(rows)
         slots = [slot for step in self.steps for slot in step.slots]
         if ROWS in batch.schema.names:
@@ -168,9 +169,17 @@ def _filtered(aggregate: Aggregate) -> Node | None:
 def _one_batch(rows: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]) -> pa.RecordBatch:
     if isinstance(rows, pa.RecordBatch):
         return rows
-    table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches(list(rows))
-    columns = [_one_array(column) for column in table.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=table.schema)
+    if isinstance(rows, pa.Table):
+        return pa.RecordBatch.from_arrays([_one_array(column) for column in rows.columns], schema=rows.schema)
+    batches = list(rows)
+    fields = [_common_field(field, batches) for field in batches[0].schema]
+    arrays = [pa.concat_arrays([batch.column(field.name) for batch in batches]) for field in fields]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _common_field(field: pa.Field, batches: Sequence[pa.RecordBatch]) -> pa.Field:
+    """Rows from state and rows from a batch may differ in what may be null, and in the order of columns."""
+    return field.with_nullable(any(batch.schema.field(field.name).nullable for batch in batches))
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
@@ -274,7 +283,7 @@ def _fit_sum(found: pa.Array, slot: _Slot) -> pa.Array:
 
 
 def _sortable(values: pa.Array) -> pa.Array:
-    """Values whose order Arrow knows: doubles become integers of the same order, with NaN on top; durations their length."""
+    """Values whose order Arrow knows: doubles become integers of the same order, with NaN on top."""
     if pa.types.is_duration(values.type):
         return values.cast(pa.int64())
     if not pa.types.is_floating(values.type):

@@ -82,7 +82,8 @@ class Aggregate:
             )
         if pa.types.is_nested(found) or pa.types.is_null(found):
             raise PlanError(
-                f"{self.kind} needs values that can be compared, and found {type_name(found)} ({self.input.text()})"
+                f"{self.kind} needs values that can be compared, "
+                f"and found {type_name(found)} ({self.input.text()})"
             )
         return found
 

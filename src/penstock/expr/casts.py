@@ -1,4 +1,4 @@
-"""Casts, as Spark's ANSI mode defines them: a value that the target cannot hold is an error of its row, never a guess.
+"""Casts, as Spark's ANSI mode defines them: what the target cannot hold is an error of its row, not a guess.
 
 1. Fractions are cut towards zero on the way to an integer; decimals are rounded half up to their scale.
 2. Text may have blanks around it; "1.5" is no integer. Text without a zone is UTC.
@@ -111,7 +111,7 @@ def _decimal_to_integer(array: pa.Array, target: pa.DataType) -> Evaluated:
 
 
 def round_decimal(array: pa.Array, target: pa.DataType, reason: str) -> Evaluated:
-    """A decimal (also of 256 bits) with the digits of `target`: rounded half up, bad where it does not fit."""
+    """A decimal (also of 256 bits) as `target`: rounded half up, bad where it does not fit."""
     try:
         rounded = (
             pc.round(array, target.scale, "half_towards_infinity")

@@ -100,7 +100,8 @@ class Expr:
 
     def __bool__(self) -> NoReturn:
         raise PlanError(
-            "an expression is neither true nor false until it runs, so 'and', 'or', 'not' and 'if' cannot use it.\n"
+            "an expression is neither true nor false until it runs, "
+            "so 'and', 'or', 'not' and 'if' cannot use it.\n"
             '  Write: (col("a") > 1) & (col("b") < 2)'
         )
 
@@ -173,7 +174,7 @@ class Expr:
         return _call("not", self)
 
     def __getitem__(self, key: Any) -> Expr:
-        """A field of a struct, a value of a map, or an element of a list (from 0; one that is not there is a row error)."""
+        """A field of a struct, a value of a map, or an element of a list (from 0)."""
         return _call("get", self, key)
 
     # Methods
@@ -277,7 +278,7 @@ class Text:
         return _call("replace", self._expr, options=(_text(old), _text(new)))
 
     def extract(self, pattern: str) -> Expr:
-        """What the first group of a regular expression matched; "" where the pattern is not found, as in Spark."""
+        """What the first group of a regular expression matched; as in Spark, "" if nothing did."""
         first_group(_text(pattern))
         return _call("extract", self._expr, options=(pattern,))
 
@@ -319,7 +320,7 @@ class Moment:
 
 
 class When(Expr):
-    """A `when` that can go on: `.when(condition, value)`, `.otherwise(value)`. Without `otherwise`, the rest is null."""
+    """A `when` that can go on: `.when(condition, value)`, `.otherwise(value)`; otherwise null."""
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
 """Times and durations as text: "2026-01-31 12:00:00" and "10s".
 
-Text without a zone is UTC. The session's time zone never matters, so that every runner reads the same moment.
+Text without a zone is UTC. Spark's time zone setting never matters: every runner reads the same moment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ __all__ = ["duration_us", "parse_date", "parse_timestamp"]
 
 _DATE = r"\d{4}-\d{1,2}-\d{1,2}"
 _TIMESTAMP = re.compile(
-    rf"(?P<date>{_DATE})(?:[ T](?P<time>\d\d:\d\d(?::\d\d)?)(?:\.(?P<fraction>\d{{1,9}}))?\s?(?P<zone>Z|UTC|[+-]\d\d:?\d\d)?)?"
+    rf"(?P<date>{_DATE})(?:[ T](?P<time>\d\d:\d\d(?::\d\d)?)"
+    r"(?:\.(?P<fraction>\d{1,9}))?\s?(?P<zone>Z|UTC|[+-]\d\d:?\d\d)?)?"
 )
 _DURATION = re.compile(r"(\d+)\s*([a-zµ]+)")
 _UNITS_US = {

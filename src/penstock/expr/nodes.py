@@ -114,7 +114,7 @@ class Literal(Node):
 
 @dataclass(frozen=True)
 class Call(Node):
-    """A function of other nodes. `options` are what is fixed when the plan is written: a pattern, a unit, field names."""
+    """A function of other nodes. `options` are fixed when it is written: a pattern, a unit, field names."""
 
     function: str
     args: tuple[Node, ...]
@@ -237,7 +237,7 @@ def literal(value: Any) -> Literal:
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
         return literal(value.item())  # A numpy scalar.
     raise PlanError(
-        f"{value!r} cannot be a literal: expected a number, text, bytes, a date or datetime, a timedelta or None"
+        f"{value!r} cannot be a literal: expected a number, text, bytes, a date, datetime, timedelta or None"
     )
 
 

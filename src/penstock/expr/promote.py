@@ -125,7 +125,7 @@ def to_decimal_type(found: pa.DataType) -> pa.DataType:
 
 
 def decimal_result(function: str, left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """The decimal type of `left function right`, by Spark's rules: digits before the point are kept, then those after."""
+    """The decimal type of `left function right`, by Spark's rules: digits before the point come first."""
     p1, s1, p2, s2 = left.precision, left.scale, right.precision, right.scale
     scale = max(s1, s2)
     match function:
@@ -204,7 +204,8 @@ def _literal_timestamp(value: Any, target: pa.DataType) -> datetime:
         parsed = parse_timestamp(value)
         if parsed is None:
             raise PlanError(
-                f"{value!r} is not a {type_name(target)}. Write it as '2026-01-31 12:00:00'; without a zone it is UTC"
+                f"{value!r} is not a {type_name(target)}. "
+                "Write it as '2026-01-31 12:00:00'; without a zone it is UTC"
             )
         return parsed if target.tz is not None else parsed.replace(tzinfo=None)
     if isinstance(value, date) and not isinstance(value, datetime):

@@ -1,4 +1,4 @@
-"""Regular expressions for `extract`: any pattern becomes one with a single, named group, which is what Arrow's kernel takes.
+"""Regular expressions for `extract`: any pattern becomes one with a single, named group, as Arrow wants it.
 
 Arrow uses RE2: no look-around and no back-references, and in return time that is linear in the text. A
 pattern it cannot run is refused when the plan is made.
@@ -22,7 +22,7 @@ _PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\]|\((?:\?P?<\w+>|\?
 
 @functools.cache
 def first_group(pattern: str) -> str:
-    """`pattern` with its first group named and the others not capturing; a `PlanError` if it cannot be run."""
+    """`pattern` with its first group named, the others not capturing; a `PlanError` if it cannot run."""
     seen = 0
 
     def rename(match: re.Match[str]) -> str:

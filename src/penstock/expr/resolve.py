@@ -1,4 +1,4 @@
-"""What an expression means for a given schema: every node gets its type, and casts are put where types differ.
+"""What an expression means for a given schema: every node gets its type, and casts go where types differ.
 
 `resolve(node, schema)` turns the tree that was written into a tree of `Typed`, whose functions find their
 arguments in exactly the types they compute with. All mistakes that can be known before the first row are
@@ -10,8 +10,7 @@ refuses.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -30,9 +29,9 @@ from penstock.expr.promote import (
     working,
 )
 from penstock.expr.regex import first_group
-from penstock.schema import is_hidden, type_name
+from penstock.schema import no_such_column, type_name
 
-__all__ = ["no_such_column", "resolve"]
+__all__ = ["resolve"]
 
 Rule = Callable[[Call, list[Typed]], Typed]
 
@@ -55,14 +54,6 @@ def resolve(node: Node, schema: pa.Schema) -> Typed:
     raise AssertionError(f"unknown node {type(node).__name__}")
 
 
-def no_such_column(name: str, names: Iterable[str]) -> PlanError:
-    """The error for a column that is not there, with the nearest name that is."""
-    shown = [known for known in names if not is_hidden(known)]
-    near = difflib.get_close_matches(name, shown, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return PlanError(f"there is no column {name!r} here. Columns: {', '.join(shown)}.{hint}")
-
-
 def _column(name: str, schema: pa.Schema) -> Typed:
     index = schema.get_field_index(name)
     if index >= 0:
@@ -73,7 +64,7 @@ def _column(name: str, schema: pa.Schema) -> Typed:
             "event_time() needs event time, and this stream has none.\n"
             '  Write .with_watermark("at", delay="5s") before it'
         )
-    raise no_such_column(name, schema.names)
+    raise PlanError(no_such_column(name, schema.names))
 
 
 def _cast(node: Cast, value: Typed) -> Typed:
@@ -114,7 +105,8 @@ def _argument(node: Udf, arg: Typed, field: pa.Field | None) -> Typed:
     if found == field.type or (is_numeric(value.type) and pa.types.is_floating(field.type)):
         return coerce(value, field.type)
     raise PlanError(
-        f"{node.name}() takes {type_name(field.type)} as {field.name!r}, and found {type_name(arg.type)} ({arg.text}).\n"
+        f"{node.name}() takes {type_name(field.type)} as {field.name!r}, "
+        f"and found {type_name(arg.type)} ({arg.text}).\n"
         f'  Cast it: {_code(arg)}.cast("{type_name(field.type)}")'
     )
 
@@ -208,7 +200,7 @@ def _decimal_operand(value: Typed) -> pa.DataType:
 
 
 def _temporal(call: Call, args: list[Typed]) -> Typed | None:
-    """A moment plus or minus a duration, or the duration between two moments; None if that is not what this is."""
+    """A moment plus or minus a duration, or the duration between two moments; None for anything else."""
     left, right = (arg.type for arg in args)
     if call.function == "add" and pa.types.is_duration(left) and pa.types.is_timestamp(right):
         return _typed(call, right, args[::-1])

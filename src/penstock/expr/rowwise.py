@@ -23,7 +23,7 @@ __all__ = ["Evaluated", "either", "fit_decimal", "fit_integer", "masked", "slowl
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The value of an expression for each row of a batch, which rows are bad, and why the first of them is."""
+    """The value of an expression for each row of a batch, which rows are bad, and why the first is."""
 
     values: Any  # pa.Array, or pa.Scalar while inside an expression: the same value for every row
     errors: pa.BooleanArray | None = None
@@ -88,7 +88,7 @@ def fit_integer(value: int, found: pa.DataType) -> int:
 
 
 def fit_decimal(value: Decimal, found: pa.DataType) -> Decimal:
-    """`value` rounded half up to the scale of the decimal type; an OverflowError if it has too many digits."""
+    """`value` rounded half up to the scale of the decimal type; an OverflowError if it is too large."""
     if not value.is_finite():
         raise OverflowError(value)
     with localcontext(prec=200):

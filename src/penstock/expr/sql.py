@@ -1,4 +1,4 @@
-"""SQL as another way to write expressions: "price * quantity" is the tree of `col("price") * col("quantity")`.
+"""SQL as another way to write expressions: "price * quantity" is `col("price") * col("quantity")`.
 
 sqlglot reads the text; this file maps its tree to ours, one line per construct. It is only a reader: nothing
 of it is kept, and what we have no node for is refused by name. It is imported when the first text is read,
@@ -88,8 +88,8 @@ def parse_aggregate(text: str) -> Aggregate:
         return Aggregate("count", _counted(tree), where, name)
     if kind not in _AGGREGATES:
         raise PlanError(
-            f"{text!r} is not one aggregate. Known: count(*), count(x), sum(x), min(x), max(x), avg(x), each with "
-            "filter (where …).\n  What is computed from aggregates goes into a .select() after them"
+            f"{text!r} is not one aggregate. Known: count(*), count(x), sum(x), min(x), max(x), avg(x), "
+            "each with filter (where …).\n  What is computed from aggregates goes into a .select() after them"
         )
     return Aggregate(_AGGREGATES[kind], _node(tree.this), where, name)
 

@@ -23,7 +23,7 @@ from penstock.errors import PlanError, RowError
 from penstock.expr.nodes import Udf
 from penstock.expr.promote import Typed
 from penstock.expr.rowwise import Evaluated, masked
-from penstock.schema import to_array, to_field, to_type
+from penstock.schema import to_array, to_field, to_type, to_values
 
 __all__ = ["call_udf", "udf_node"]
 
@@ -76,7 +76,7 @@ def call_udf(typed: Typed, args: list[Any], rows: int) -> Evaluated:
 
 
 def _by_value(node: Udf, args: list[Any], rows: int) -> Evaluated:
-    columns = [arg.to_pylist() if isinstance(arg, pa.Array) else [arg.as_py()] * rows for arg in args]
+    columns = [to_values(arg) if isinstance(arg, pa.Array) else [arg.as_py()] * rows for arg in args]
     strict = [
         index for index, field in enumerate(node.parameters) if field is not None and not field.nullable
     ]

@@ -61,13 +61,13 @@ class Reduce(Operator):
             return
         keys = canonical_keys(batch, self._keys)
         found, values = self._table.get_many(keys, hash_keys(keys.select(self._by)))
-        folded, fresh, bad = self._fold(batch, keys, found, values)
+        folded, fresh, bad = self._fold(batch, keys, found, values.rename_columns(self._rows.names))
         yield from self._errors.letters(batch, [row for row, _ in bad], [f"{type(e).__name__}: {e}" for _, e in bad], origin)
         if not folded:
             return
         touched = keys.take(pa.array(list(folded), pa.int64()))
         rows = pa.RecordBatch.from_pylist(list(folded.values()), schema=self._rows)
-        self._table.put_many(touched, rows, hash_keys(touched.select(self._by)))
+        self._table.put_many(touched, rows.rename_columns(values.schema.names), hash_keys(touched.select(self._by)))
         if self._timers is not None:
             new = keys.take(pa.array(fresh, pa.int64()))
             self._timers.add(self._ends(new), new, hash_keys(new.select(self._by)))
@@ -116,7 +116,7 @@ class Reduce(Operator):
             starts = keys.column(WINDOW_COLUMN)
             ends = pc.add(starts, self._shape.size)
             columns = {"window_start": starts.cast(TIME_TYPE), "window_end": ends.cast(TIME_TYPE)}
-            columns |= {name: values.column(name) for name in self._rows.names}
+            columns |= dict(zip(self._rows.names, values.columns))
             arrays = [*(columns[f.name].cast(f.type) for f in self._output), pc.subtract(ends, 1).cast(TIME_TYPE)]
             yield MAIN, pa.RecordBatch.from_arrays(arrays, schema=self._output.append(pa.field(TIME_COLUMN, TIME_TYPE)))
         self._timers.advance(time)

@@ -282,6 +282,7 @@ def place(ops: list[Op], links: list[Link], exchanges: list[Exchange]) -> tuple[
         depth[op.id] = max(
             [depth[e.source] + 1 for e in exchanges if e.target == op.id] + [depth[k.source] for k in links if k.target == op.id] + [0]
         )
+    links = gather(ops, links, depth)
     near = [link for link in links if depth[link.source] == depth[link.target]]
     far = [link for link in links if depth[link.source] < depth[link.target]]
     exchanges = exchanges + [
@@ -300,6 +301,21 @@ def place(ops: list[Op], links: list[Link], exchanges: list[Exchange]) -> tuple[
         )
         for s in range(max(stage_of) + 1)
     )
+
+
+def gather(ops: list[Op], links: list[Link], depth: list[int]) -> list[Link]:
+    """Where several operators of one depth are read by the same deeper one, unite them first: one exchange instead of many."""
+    far: dict[tuple[int, int], list[Link]] = defaultdict(list)
+    for link in links:
+        if depth[link.source] < depth[link.target]:
+            far[depth[link.source], link.target].append(link)
+    for (level, target), several in far.items():
+        if len(several) > 1:
+            links = [link for link in links if link not in several]
+            ops.append(Op(len(ops), "union", f"gather-{len(ops)}", ops[target].node))
+            depth.append(level)
+            links += [Link(link.source, link.port, ops[-1].id) for link in several] + [Link(ops[-1].id, "main", target)]
+    return links
 
 
 def connected(count: int, links: list[Link]) -> list[int]:

@@ -386,11 +386,16 @@ class Coordinator:
 
     def wake_at(self) -> int | None:
         """When a tick would change something, at the latest."""
-        if self.phase is Phase.WAITING:
-            return self._begin_at
-        if self.phase is Phase.RUNNING:
-            return self._flight.since + self._settings.timeout if self._flight else self._next_trigger
-        return self._commit_at if self.pending else None
+        if self.phase is Phase.HALTED or (self._flight is not None and self._flight.publishing is not None):
+            return None
+        times = [self._commit_at] if self._next_commit(self._commit_at) is not None else []
+        if self.phase is Phase.WAITING and not (self._flushing and self.pending):
+            times.append(self._begin_at)
+        if self.phase is Phase.RUNNING and self._flight is not None:
+            times.append(self._flight.since + self._settings.timeout)
+        elif self.phase is Phase.RUNNING and not self._flushing:
+            times.append(self._next_trigger)
+        return min(times, default=None)
 
     # Reactions to single events.
 
@@ -532,7 +537,7 @@ class Coordinator:
         if commit is not None:
             self._committing = commit.pending
             return (commit,)
-        if self._committing is None and not (self._flushing and self.pending):
+        if self._committing is None and self._next_commit(self._commit_at) is None:  # nor is one put off
             ending = self._all_committed(now)
             if ending:
                 return ending

@@ -326,12 +326,9 @@ def claim_term(holder: str, codec: Codec, hint: int = 0) -> Steps[Claim | Supers
         start = Record(head.slot + 1, term, TERM_START, holder, head.checksum)
         data = codec.encode(start)
         if not (yield from _created(slot_path(start.seq), data)):
-            continue  # the old coordinator, or a claimer between, won this slot
-        # Was that slot free, or deleted? A deletion by an earlier term shows in its head, one by a later term
-        # in its term file.
-        now = yield from _read_hint(codec, term - 1)
-        if now.slot >= start.seq:
-            continue  # our TermStart is junk below the head; junk there is never read
+            continue  # the old coordinator, or a claimer before us, won this slot
+        # Earlier terms cannot have deleted this slot: since our term exists they put one record at most and delete
+        # none they put (rule 3 covers the rest). A later term can have: then its term file is there.
         if (yield Read(term_path(term + 1))) is not None:
             return _superseded(term)
         return Claim(term, start.seq, codec.checksum(data), head.newest)

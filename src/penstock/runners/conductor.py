@@ -12,7 +12,6 @@ import contextlib
 import logging
 import os
 import queue
-import secrets
 import shutil
 import socket
 import tempfile
@@ -27,8 +26,8 @@ from penstock.checkpoints.lock import Lock, hold
 from penstock.checkpoints.manifest import Manifest
 from penstock.checkpoints.repository import Repository, open_savepoint
 from penstock.checkpoints.restore import ForkFrom, Refuse, RestoreFacts, Resume, StartEmpty, decide_restore
-from penstock.checkpoints.storage import OutcomeUnknown, open_store
-from penstock.connectors.connector import Committer, Source, SourceContext, Verdict
+from penstock.checkpoints.storage import OutcomeUnknown
+from penstock.connectors.connector import Committer, Receiver, Source, SourceContext, Verdict
 from penstock.errors import HeldError, JobError, PenstockError, RestoreError, RunnerError, StorageError, SupersededError
 from penstock.eventtime import time_text
 from penstock.plan.guarantee import guarantees
@@ -39,6 +38,7 @@ from penstock.protocol.messages import TIME_MIN, Aborted, Completed, Stamp
 from penstock.runners.cut import StartPoint, manifest_of, pipeline_facts, start_from, task_names
 from penstock.runners.faults import reach
 from penstock.runners.options import Options
+from penstock.runners.world import Crash, World
 from penstock.runtime.assemble import sink_context
 
 log = logging.getLogger("penstock")
@@ -118,11 +118,10 @@ class Conductor:
         parallelism: int,
         restore: Any,
         make_attempts: Callable[[Conductor], Attempts],
-        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
-        interval: int | None = None,
+        world: World = World(),  # noqa: B008 - frozen
     ) -> None:
         self.plan, self.options, self.runner, self.parallelism = plan, options, runner, parallelism
-        self.clock = clock
+        self.world, self.clock = world, world.clock
         self.job_dir, self._temporary = job_directory(plan.name, options.storage)
         self.start = StartPoint()
         self.lineage = ""
@@ -138,12 +137,11 @@ class Conductor:
         self.counters: dict[str, dict[str, int]] = {}  # task -> counters, as last heard
         self.halted = threading.Event()
         self._restore = restore
-        self._interval = options.snapshot_every if interval is None else interval
         self._make_attempts = make_attempts
         self._inbox: queue.SimpleQueue[c.Event | Callable[[], None]] = queue.SimpleQueue()
         self._core: c.Coordinator | None = None
         self._committers: dict[str, Committer] = {}
-        self._receivers: list[Any] = []
+        self._receivers: list[Receiver] = []
         self._savepoints: dict[str, tuple[Path, queue.SimpleQueue[Any]]] = {}
         self._reboot = False
         self._lock: Lock | None = None
@@ -167,7 +165,7 @@ class Conductor:
 
     def savepoint(self, path: str | Path) -> queue.SimpleQueue[Any]:
         """Ask for a savepoint; the answer is the path, or an exception."""
-        request, answer = secrets.token_hex(8), queue.SimpleQueue()  # type: ignore[var-annotated]
+        request, answer = self.world.fresh_id(), queue.SimpleQueue()  # type: ignore[var-annotated]
         self._savepoints[request] = (Path(path), answer)
         self.post(c.SavepointAsked(request))
         if self.halted.is_set():
@@ -210,6 +208,8 @@ class Conductor:
                 self._conduct()
                 if not self._reboot:
                     break
+        except Crash as crash:
+            self.error = crash
         except BaseException as error:
             self.error = error
             if not isinstance(error, PenstockError):
@@ -225,7 +225,7 @@ class Conductor:
 
     def _boot(self) -> None:
         """Claim a term, decide what to start from, settle what is pending."""
-        store = open_store(self.job_dir)
+        store = self.world.open_store(self.job_dir)
         store.probe()
         self._repository = Repository(store, self.plan.name, keep=self.options.keep)
         claim = self._repository.claim(self._holder())
@@ -241,7 +241,7 @@ class Conductor:
             self._committers[op.name].sweep(keep)
         self._start_receivers()
         settings = c.Settings(
-            interval=self._interval,
+            interval=self.options.snapshot_every,
             restarts_max=self.options.restarts,
             backoff=self.options.backoff,
         )
@@ -268,7 +268,7 @@ class Conductor:
             RestoreFacts(
                 pipeline=pipeline_facts(self.plan),
                 newest=repository.newest(),
-                new_lineage=secrets.token_hex(8),
+                new_lineage=self.world.fresh_id(),
                 request=request,
                 savepoint=savepoint,
                 path=str(options.path),
@@ -321,13 +321,10 @@ class Conductor:
             return
         for op in self.plan.reads:
             assert isinstance(op.node, Read)
-            receiver = getattr(op.node.source, "receiver", lambda context: None)(self._source_context(op.name, op.columns))
+            receiver = op.node.source.receiver(SourceContext(op.name, self.job_dir, op.columns))
             if receiver is not None:
                 receiver.start()
                 self._receivers.append(receiver)
-
-    def _source_context(self, name: str, columns: tuple[str, ...]) -> SourceContext:
-        return SourceContext(name, self.job_dir, columns)
 
     def _conduct(self) -> None:
         core, attempts = self._core, self._attempts
@@ -338,6 +335,8 @@ class Conductor:
             if self.cancelled:
                 attempts.end(core.stamp)
                 return
+            for receiver in self._receivers:
+                receiver.check()
             busy = self._drain()
             busy |= attempts.step(self.clock())
             wake_at = core.wake_at()
@@ -358,6 +357,9 @@ class Conductor:
             self._take(item)
 
     def _wait(self, micros: int) -> None:
+        if self.world.pause is not None:
+            self.world.pause(micros)
+            return
         with contextlib.suppress(queue.Empty):
             self._take(self._inbox.get(timeout=micros / 1e6))
 
@@ -453,6 +455,10 @@ class Conductor:
         reach("collect.before", epoch)
         try:
             self._repository.collect()
+            for op in self.plan.reads:
+                assert isinstance(op.node, Read)
+                for _, entry in start_from(self.manifest).splits.get(op.name, {}).items():
+                    op.node.source.collect(entry.position, SourceContext(op.name, self.job_dir, op.columns))
         except StorageError as error:
             log.warning("old checkpoints of %s could not be deleted: %s", self.plan.name, error)
 
@@ -476,7 +482,7 @@ class Conductor:
         assert self.manifest is not None, "a savepoint follows a published epoch"
         path, answer = self._savepoints.pop(request)
         try:
-            self._repository.write_savepoint(replace(self.manifest, pending=()), open_store(path))
+            self._repository.write_savepoint(replace(self.manifest, pending=()), self.world.open_store(path))
             answer.put(path)
         except PenstockError as error:
             answer.put(error)
@@ -487,6 +493,10 @@ class Conductor:
         self._savepoints.clear()
 
     def _close(self) -> None:
+        if isinstance(self.error, Crash):
+            if self._lock is not None:
+                self._lock.release()
+            return
         for closing in [*(r.stop for r in self._receivers), *(k.close for k in self._committers.values())]:
             with contextlib.suppress(Exception):
                 closing()

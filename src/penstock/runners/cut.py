@@ -27,7 +27,7 @@ from penstock.plan.logical import Keyed, Read, Reduce, WindowReduce, Write
 from penstock.plan.physical import Op, PhysicalPlan, accumulators
 from penstock.protocol.coordinator import Publish
 from penstock.protocol.messages import TIME_MIN, SplitAssigned, TaskAck
-from penstock.runtime.assemble import Restored, key_schema
+from penstock.runtime.assemble import Restored, key_schema, reduce_values
 from penstock.runtime.task import task_name
 from penstock.state.keygroups import group_range
 
@@ -140,7 +140,7 @@ def step_entry(op: Op) -> OperatorEntry:
     assert isinstance(node, Keyed)
     keys = key_schema(node)
     if isinstance(node, Reduce | WindowReduce):
-        name, values = "rows", node.input.schema
+        name, values = "rows", reduce_values(node)
     else:
         name, values = "accumulators", pa.schema(accumulators(node).fields)  # type: ignore[arg-type]
     states = [StateEntry(name, "value", field_entries([*keys, *values]))]

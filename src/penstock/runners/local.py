@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
+from collections.abc import Callable
 from typing import Any
 
 from penstock.checkpoints.repository import state_path
 from penstock.checkpoints.storage import Store as FileStore
-from penstock.checkpoints.storage import open_store
 from penstock.connectors.connector import Reader, SourceContext
 from penstock.errors import PenstockError, RowError
 from penstock.protocol import coordinator as c
@@ -17,6 +16,7 @@ from penstock.runners.cut import StartPoint
 from penstock.runners.faults import reach
 from penstock.runners.loop import Loop, Outlet, Queue, Seat, open_readers
 from penstock.runners.runner import Runner
+from penstock.runners.world import random_id
 from penstock.runtime.assemble import Site
 from penstock.runtime.task import Task, task_name
 from penstock.state.history import store as store_frozen
@@ -54,7 +54,7 @@ class LocalAttempts:
 
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
-        self._files: FileStore = open_store(conductor.job_dir)
+        self._files: FileStore = conductor.world.open_store(conductor.job_dir)
         self._stamp: Stamp | None = None
         self._loop: Loop | None = None
         self._input_ended = False
@@ -97,14 +97,23 @@ class LocalAttempts:
                     break
                 progress = True
         except Exception as error:
-            self._conductor.post(c.AttemptFailed(stamp, describe(error), fatal=isinstance(error, RowError)))
-            self.end(stamp)
+            self._fail(stamp, error)
             return True
-        self._conductor.times = {seat.task.name: seat.task.watermark() for seat in loop.seats}
-        if not self._input_ended and all(seat.task.ended for seat in loop.seats):
+        self._report(stamp)
+        return progress
+
+    def _fail(self, stamp: Stamp, error: Exception) -> None:
+        """A task raised: the attempt is over."""
+        self._conductor.post(c.AttemptFailed(stamp, describe(error), fatal=isinstance(error, RowError)))
+        self.end(stamp)
+
+    def _report(self, stamp: Stamp) -> None:
+        """How far time is, and whether all input has ended."""
+        seats = self._loop.seats if self._loop else []
+        self._conductor.times = {seat.task.name: seat.task.watermark() for seat in seats}
+        if not self._input_ended and all(seat.task.ended for seat in seats):
             self._input_ended = True
             self._conductor.post(c.InputEnded(stamp))
-        return progress
 
     def wants_epoch(self) -> bool:
         """Always: a snapshot costs little here."""
@@ -125,13 +134,13 @@ class LocalAttempts:
 
     def _store(self, seat: Seat, action: Store) -> None:
         assert self._stamp is not None
-        seat.post(store_states(action, self._files, self._stamp))
+        seat.post(store_states(action, self._files, self._stamp, self._conductor.world.fresh_id))
 
 
 def make_seats(conductor: Conductor, stamp: Stamp, start: StartPoint, files: Files, answer: Any, store: Any) -> list[Seat]:
     """All tasks of an attempt in one process, joined by queues."""
     plan, parallelism = conductor.plan, conductor.parallelism
-    uids = {task_name(stage.id, i): secrets.token_hex(8) for stage in plan.stages for i in range(parallelism)}
+    uids = {task_name(stage.id, i): conductor.world.fresh_id() for stage in plan.stages for i in range(parallelism)}
     tasks = [
         Task(stage, Site(plan, parallelism, i, stamp.lineage, uids[task_name(stage.id, i)], conductor.job_dir, files, start.restored))
         for stage in plan.stages
@@ -175,12 +184,12 @@ def assign_splits(seat: Seat, conductor: Conductor, start: StartPoint) -> None:
     seat.post(SplitsAssigned(splits))
 
 
-def store_states(action: Store, files: Files, stamp: Stamp) -> Stored | StoreFailed:
+def store_states(action: Store, files: Files, stamp: Stamp, fresh_id: Callable[[], str] = random_id) -> Stored | StoreFailed:
     """Write frozen states under names nobody else writes; only pyarrow and file calls, so any thread may do it."""
     reach("store.before", action.epoch)
     try:
         handles = {
-            key: store_frozen(frozen, files, lambda: state_path(stamp.term, stamp.attempt, action.epoch, secrets.token_hex(8)))
+            key: store_frozen(frozen, files, lambda: state_path(stamp.term, stamp.attempt, action.epoch, fresh_id()))
             for key, frozen in action.frozen.items()
         }
     except (PenstockError, OSError) as error:

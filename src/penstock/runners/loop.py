@@ -56,17 +56,17 @@ class Outlet(Protocol):
 class Queue:
     """A channel within one process: ordered and bounded."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_messages")
+    __slots__ = ("_bytes", "_messages", "bytes_max")
 
     def __init__(self, bytes_max: int = QUEUE_BYTES_MAX) -> None:
         self._messages: deque[Message] = deque()
         self._bytes = 0
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
 
     @property
     def full(self) -> bool:
         """Whether the sender must wait."""
-        return self._bytes >= self._bytes_max
+        return self._bytes >= self.bytes_max
 
     def push(self, message: Message) -> None:
         """Add at the end."""
@@ -121,6 +121,7 @@ class Seat:
         store: Callable[[Seat, Store], None],
         rows_max: int = 65_536,
     ) -> None:
+        self.observe: Callable[[Task, Event], None] | None = None  # sees every event the task is given
         self.task, self.inputs, self.outlets, self.rows_max = task, list(inputs), outlets, rows_max
         self.splits: list[SplitReader] = []
         self.has_sources = bool(task.stage.sources)
@@ -156,6 +157,8 @@ class Seat:
             event = self._next_event(now)
             if event is None:
                 return False
+            if self.observe is not None:
+                self.observe(self.task, event)
             self._iterator = self.task.handle(event)
         self._pull()
         return True

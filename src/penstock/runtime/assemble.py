@@ -135,11 +135,16 @@ def reduce_op(op: Op, stage: Stage, site: Site) -> Operator:
         node.input.schema,
         node.schema,
         op_errors(op),
-        table(op, "rows", key_schema(node), node.input.schema, site),
+        table(op, "rows", key_schema(node), reduce_values(node), site),
         shape=node.shape,
         timers=timers(op, key_schema(node), site) if node.shape else None,
         max_parallelism=site.plan.max_parallelism,
     )
+
+
+def reduce_values(node: logical.Keyed) -> pa.Schema:
+    """The folded row as state: named apart from the key columns."""
+    return pa.schema([pa.field(f"row.{f.name}", f.type) for f in node.input.schema])
 
 
 def write_op(op: Op, stage: Stage, site: Site) -> Operator:

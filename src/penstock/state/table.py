@@ -311,7 +311,6 @@ class KeyedTable:
         for column, array in zip(self._keys, taken.columns, strict=True):
             column.put(slots, array)
         self._hash[slots], self._group[slots] = hashes, groups
-        self._dirty[slots] = self._deleted[slots] = False
         asked.slots[rows] = slots
         return slots
 

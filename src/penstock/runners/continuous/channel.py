@@ -1,0 +1,347 @@
+"""Channels between workers: one TCP connection for each (exchange, source task, target task), none of which is ever waited for.
+
+Two workers send to each other at the same time, through tasks that form no cycle but connections that do. One blocking `send` in a loop with one thread, and both would wait for ever. So:
+
+1. Sockets are non-blocking. What the kernel does not take stays in the channel's own queue, and above a mark the channel is **full**: the task that feeds it is not run until there is room.
+2. A connection is read only while its input queue is below the mark and its input is not held. Then the kernel's buffers fill, then the sender's queue: back-pressure, per channel.
+3. Buffers are small on purpose: rows in flight are rows a barrier has to queue behind.
+4. Every connection begins with a greeting: the job's token and whose channel this is. Anybody else is counted and hung up on, and nothing else happens.
+5. A peer that goes away is not an error here. The driver sees it too, knows why, and ends the attempt; only if it does not (`lost_for`) the worker complains itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import logging
+import selectors
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import DecodeError
+from penstock.protocol.messages import Message, Stamp
+from penstock.runners.loop import Queue
+from penstock.runners.spark.frames import HELLO_BYTES_MAX, FRAME_BYTES_MAX, Decoder, control_of, encode, encode_control, message_of
+
+log = logging.getLogger("penstock")
+
+CHANNEL_BYTES = 1024 * 1024  # the mark of a queue
+STAGE_BYTES = 256 * 1024  # what one read takes at most, if it does not go straight into a frame
+PIECES_MAX = 64  # buffers in one system call
+GREETING_S = 5.0  # how long a stranger may take to say who it is
+STRANGERS_MAX = 256
+
+Channel = tuple[int, int, int]
+"""(exchange, source task, target task)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a process of the job shows to another: the token of this attempt, and its stamp."""
+
+    token: str
+    stamp: Stamp
+
+    def greeting(self, **more: Any) -> dict[str, Any]:
+        """The first message on a connection."""
+        stamp = self.stamp
+        return {"say": "hello", "token": self.token, "stamp": [stamp.lineage, stamp.term, stamp.attempt], **more}
+
+    def accepts(self, greeting: Mapping[str, Any]) -> bool:
+        """Whether it comes from a process of this very attempt."""
+        token, stamp = greeting.get("token"), self.stamp
+        if greeting.get("say") != "hello" or not isinstance(token, str):
+            return False
+        known = hmac.compare_digest(token.encode(), self.token.encode())
+        return known and greeting.get("stamp") == [stamp.lineage, stamp.term, stamp.attempt]
+
+
+class Outbound:
+    """The sending end of a channel: an `Outlet` for a task."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_number", "_pieces", "_selector", "_socket", "_waiting", "channel", "gone")
+
+    def __init__(self, sock: socket.socket, selector: selectors.BaseSelector, channel: Channel, hello: bytes, bytes_max: int) -> None:
+        self.channel = channel
+        self.gone = False
+        self._socket, self._selector, self._bytes_max = sock, selector, bytes_max
+        self._pieces: deque[memoryview] = deque([memoryview(hello)])
+        self._bytes = len(hello)
+        self._number = 1
+        self._waiting = False  # for the kernel to have room
+
+    @property
+    def full(self) -> bool:
+        """Whether the task must wait."""
+        return self._bytes >= self._bytes_max
+
+    def push(self, message: Message) -> None:
+        """Send a message, or keep it until it can be sent."""
+        for piece in encode(message, self._number):
+            view = memoryview(piece)
+            self._pieces.append(view)
+            self._bytes += view.nbytes
+        self._number += 1
+        if not self._waiting:
+            self.flush()
+
+    def flush(self) -> None:
+        """Give the kernel what it takes now."""
+        if self.gone:
+            return
+        try:
+            while self._pieces:
+                sent = self._socket.sendmsg([self._pieces[i] for i in range(min(len(self._pieces), PIECES_MAX))])
+                self._bytes -= sent
+                while sent:
+                    first = self._pieces[0]
+                    if sent < first.nbytes:
+                        self._pieces[0] = first[sent:]
+                        break
+                    sent -= first.nbytes
+                    self._pieces.popleft()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()  # the peer is gone; what waits here stays, so the task stops at the mark
+            return
+        if bool(self._pieces) != self._waiting:
+            self._waiting = bool(self._pieces)
+            if self._waiting:
+                self._selector.register(self._socket, selectors.EVENT_WRITE, self)
+            else:
+                self._selector.unregister(self._socket)
+
+    def close(self) -> None:
+        """Hang up."""
+        if not self.gone:
+            self.gone = True
+            if self._waiting:
+                self._selector.unregister(self._socket)
+            self._socket.close()
+
+
+@dataclass(slots=True)
+class Awaited:
+    """An input that a peer will connect to: where its messages go, and whether they are wanted now."""
+
+    queue: Queue
+    schema: pa.Schema
+    held: Callable[[], bool]
+    connected: bool = False
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is room for more, and use."""
+        return not self.queue.full and not self.held()
+
+
+class Inbound:
+    """The receiving end of a channel."""
+
+    __slots__ = ("_decoder", "_selector", "_socket", "awaited", "channel", "gone", "reading")
+
+    def __init__(
+        self, sock: socket.socket, selector: selectors.BaseSelector, channel: Channel, awaited: Awaited, decoder: Decoder
+    ) -> None:
+        self.channel, self.awaited = channel, awaited
+        self.gone = False
+        self.reading = True
+        self._socket, self._selector, self._decoder = sock, selector, decoder
+
+    def read(self, stage: memoryview) -> None:
+        """Take what is there, once; `stage` is where small frames are received."""
+        try:
+            if self._decoder.missing >= len(stage):
+                count = self._socket.recv_into(self._decoder.room())
+                frames = self._decoder.took(count) if count else []
+            else:
+                count = self._socket.recv_into(stage)
+                frames = self._decoder.feed(stage[:count])
+        except BlockingIOError:
+            return
+        except OSError:
+            count, frames = 0, []
+        for frame in frames:
+            self.awaited.queue.push(message_of(frame, self.awaited.schema))
+        if not count:
+            self.close()
+
+    def attend(self) -> None:
+        """Read on, or stop reading, as the input wants."""
+        if self.gone or self.reading == self.awaited.wanted:
+            return
+        self.reading = not self.reading
+        if self.reading:
+            self._selector.register(self._socket, selectors.EVENT_READ, self)
+        else:
+            self._selector.unregister(self._socket)
+
+    def close(self) -> None:
+        """Hang up."""
+        if not self.gone:
+            self.gone = True
+            if self.reading:
+                self._selector.unregister(self._socket)
+            self._socket.close()
+
+
+@dataclass(slots=True)
+class Stranger:
+    """A connection that has not said who it is."""
+
+    socket: socket.socket
+    decoder: Decoder
+    since: float
+
+
+class Wires:
+    """All connections of one worker to its peers, and one to wake it by."""
+
+    def __init__(self, credentials: Credentials, *, host: str = "127.0.0.1", bytes_max: int = CHANNEL_BYTES) -> None:
+        self.refused = 0
+        self._credentials, self._bytes_max = credentials, bytes_max
+        self._selector = selectors.DefaultSelector()
+        self._awaited: dict[Channel, Awaited] = {}
+        self._inbound: list[Inbound] = []
+        self._outbound: list[Outbound] = []
+        self._strangers: dict[int, Stranger] = {}
+        self._stage = memoryview(bytearray(STAGE_BYTES))
+        self._lost_at: float | None = None
+        self._listener = socket.create_server((host, 0), backlog=4096)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._wake_read)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where peers connect to."""
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
+
+    def wake(self) -> None:
+        """End the `turn` under way, or the next one. From any thread."""
+        with contextlib.suppress(OSError):  # full: it will wake anyway. Closed: nobody sleeps
+            self._wake_write.send(b"w")
+
+    def expect(self, channel: Channel, queue: Queue, schema: pa.Schema, held: Callable[[], bool]) -> None:
+        """A peer will connect to this input."""
+        self._awaited[channel] = Awaited(queue, schema, held)
+
+    def connect(self, channel: Channel, address: tuple[str, int]) -> Outbound:
+        """The sending end of a channel to a peer that listens already."""
+        sock = socket.create_connection(address, timeout=GREETING_S)
+        self._tune(sock)
+        exchange, source, target = channel
+        hello = encode_control(self._credentials.greeting(exchange=exchange, source=source, target=target), 0)
+        outbound = Outbound(sock, self._selector, channel, hello, self._bytes_max)
+        self._outbound.append(outbound)
+        outbound.flush()
+        return outbound
+
+    def turn(self, timeout_s: float) -> bool:
+        """Move what can be moved; wait for something to move for at most `timeout_s`. True if something did."""
+        for inbound in self._inbound:
+            inbound.attend()
+        moved = False
+        for key, _ in self._selector.select(timeout_s):
+            moved = True
+            match key.data:
+                case Inbound() as inbound:
+                    inbound.read(self._stage)
+                case Outbound() as outbound:
+                    outbound.flush()
+                case Stranger() as stranger:
+                    self._listen_to(stranger)
+                case None:
+                    self._accept()
+                case _:
+                    with contextlib.suppress(BlockingIOError):
+                        self._wake_read.recv(4096)
+        if self._strangers:
+            self._lose_patience()
+        return moved
+
+    def lost_for(self) -> float:
+        """Since when, in seconds, a peer has been gone; 0 if none is."""
+        if self._lost_at is None:
+            if not any(end.gone for end in (*self._inbound, *self._outbound)):
+                return 0.0
+            self._lost_at = time.monotonic()
+        return time.monotonic() - self._lost_at
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for end in (*self._inbound, *self._outbound):
+            end.close()
+        for stranger in self._strangers.values():
+            stranger.socket.close()
+        for sock in (self._listener, self._wake_read, self._wake_write):
+            sock.close()
+        self._selector.close()
+
+    def _tune(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        kernel_bytes = max(4096, self._bytes_max // 4)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kernel_bytes)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, kernel_bytes)
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        if len(self._strangers) >= STRANGERS_MAX:
+            self.refused += 1
+            sock.close()
+            return
+        self._tune(sock)
+        stranger = Stranger(sock, Decoder(HELLO_BYTES_MAX), time.monotonic())
+        self._strangers[sock.fileno()] = stranger
+        self._selector.register(sock, selectors.EVENT_READ, stranger)
+
+    def _listen_to(self, stranger: Stranger) -> None:
+        # Not a byte more than the greeting: what follows is for whoever it turns out to be.
+        try:
+            data = stranger.socket.recv(stranger.decoder.need)
+            frames = stranger.decoder.feed(data)
+            if data and not frames:
+                return
+            greeting = control_of(frames[0]) if frames else {}
+        except BlockingIOError:
+            return
+        except (OSError, DecodeError):
+            greeting = {}
+        channel = (greeting.get("exchange"), greeting.get("source"), greeting.get("target"))
+        awaited = self._awaited.get(channel) if all(type(part) is int for part in channel) else None  # type: ignore[arg-type]
+        if not self._credentials.accepts(greeting) or awaited is None or awaited.connected:
+            self._refuse(stranger)
+            return
+        del self._strangers[stranger.socket.fileno()]
+        awaited.connected = True
+        stranger.decoder.bytes_max = FRAME_BYTES_MAX
+        inbound = Inbound(stranger.socket, self._selector, channel, awaited, stranger.decoder)  # type: ignore[arg-type]
+        self._inbound.append(inbound)
+        self._selector.modify(stranger.socket, selectors.EVENT_READ, inbound)
+
+    def _refuse(self, stranger: Stranger) -> None:
+        self.refused += 1
+        log.warning("a connection to a data port was refused: it is no peer of this attempt")
+        del self._strangers[stranger.socket.fileno()]
+        self._selector.unregister(stranger.socket)
+        stranger.socket.close()
+
+    def _lose_patience(self) -> None:
+        now = time.monotonic()
+        for stranger in [s for s in self._strangers.values() if now - s.since > GREETING_S]:
+            self._refuse(stranger)

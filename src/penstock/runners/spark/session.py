@@ -1,0 +1,215 @@
+"""The Spark a runner runs on: found or made, and looked at before the first row.
+
+A job that Spark cannot run should say so in seconds, in words, and before it touches anything. Spark itself waits ten minutes for slots that will never come.
+
+1. No session given: the active one; else one on this machine, set up right (`CONF`) and kept for the next job.
+2. A session that was given, or found, is never changed. It is checked, and what is missing is named.
+3. Slots are counted, not configured: `slots_of` asks the scheduler. A barrier stage holds all its slots for as long as the job runs.
+4. On this machine everything listens on the loopback address. Executors elsewhere are refused until channels between them can be encrypted.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import RunnerError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["CONF", "check_session", "free_slots", "get_session", "is_local", "slots_of", "too_few_slots", "wait_for_slots"]
+
+CONF: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # Within one process Spark makes the secret itself; without it every local user could talk to its ports.
+    "spark.authenticate": "true",
+    # By default Spark waits 15 s x 40 before it says that a barrier stage does not fit.
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "2",
+    # Workers of a failed attempt would live on for seconds, and hold their slots.
+    "spark.python.task.killTimeout": "100ms",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.log.level": "ERROR",
+}
+
+LOGGING = """\
+rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} Spark %p %c{1}: %m%n%ex{short}
+# A failed task is reported to the driver, which decides and tells the user once.
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+logger.scheduler.name = org.apache.spark.scheduler.TaskSchedulerImpl
+logger.scheduler.level = off
+logger.python.name = org.apache.spark.api.python
+logger.python.level = off
+"""
+
+SLOTS_LEAST = 4  # of a session made here: the next job may want more than this one, and idle slots cost nothing
+SLOTS_WAIT_S = 20.0
+
+
+def get_session(spark: Any = None, *, slots: int, runner: str = "Continuous") -> SparkSession:
+    """A classic Spark session that can run `slots` tasks at the same time.
+
+    Args:
+        spark: the user's own session; None for the active one, or a new one on this machine.
+        runner: whose name the errors carry.
+    """
+    if spark is None:
+        spark = active_session()
+    if spark is None:
+        return make_session(slots)
+    check_session(spark, slots=slots, runner=runner)
+    return spark  # type: ignore[no-any-return]
+
+
+def active_session() -> Any:
+    """The session of this process, if there is a live one."""
+    require_pyspark()
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is None:
+        return None
+    return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+
+
+def make_session(slots: int, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A new session on this machine."""
+    require_pyspark()
+    from pyspark.sql import SparkSession
+
+    # Read when the context is made: workers must be the same interpreter as we are, with the same packages.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    with tempfile.NamedTemporaryFile("w", prefix="penstock-log4j2-", suffix=".properties", delete=False) as file:
+        file.write(LOGGING)
+    try:
+        builder = SparkSession.builder.appName("penstock").master(f"local[{max(slots, SLOTS_LEAST)}]")
+        for key, value in {**CONF, **(conf or {})}.items():
+            builder = builder.config(key, value)
+        builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={Path(file.name).as_uri()}")
+        return builder.getOrCreate()  # type: ignore[no-any-return]
+    finally:
+        os.unlink(file.name)
+
+
+def require_pyspark() -> None:
+    """Say what to install, instead of a bare ImportError."""
+    try:
+        import pyspark
+    except ImportError:
+        raise RunnerError('this runner needs Spark, and pyspark is not installed.\n  Install it: pip install "penstock[spark]"') from None
+    if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 0):
+        raise RunnerError(f"this runner needs pyspark 4.3 or later, and {pyspark.__version__} is installed")
+
+
+def check_session(spark: Any, *, slots: int, runner: str = "Continuous") -> None:
+    """Raise RunnerError if `runner` cannot run `slots` tasks at the same time on this session."""
+    if not hasattr(spark, "_jsparkSession"):
+        raise RunnerError(
+            f"{runner} needs classic Spark, and this is a Spark Connect session: tasks must reach the driver process.\n"
+            '  Start Spark in this process: SparkSession.builder.master("local[4]"), or submit with spark-submit'
+        )
+    context = spark.sparkContext
+    if context._jsc is None:
+        raise RunnerError("this Spark session has been stopped.\n  Leave spark out, or make a new one")
+    if setting(spark, "spark.dynamicAllocation.enabled", "false").lower() == "true":
+        raise RunnerError(
+            f"{runner} holds its slots for as long as it runs, and this Spark gives and takes executors (dynamic allocation is on).\n"
+            "  Start Spark with --conf spark.dynamicAllocation.enabled=false"
+        )
+    have = slots_of(spark)
+    if have < slots:
+        raise RunnerError(too_few_slots(spark, slots, have, runner))
+    strangers = sorted(hosts_of(spark) - own_hosts(spark))
+    if strangers:
+        raise RunnerError(
+            f"{runner} runs on one machine so far, and this Spark has executors on {', '.join(strangers)}.\n"
+            "  Missing for several machines: TLS between workers, and a way to tell that storage= is shared by all of them.\n"
+            '  Use a Spark on this machine (--master "local[4]"), or pen.MicroBatch()'
+        )
+
+
+def too_few_slots(spark: Any, wanted: int, have: int, runner: str = "Continuous") -> str:
+    """The words for a Spark that is too small."""
+    return (
+        f"{runner} needs {wanted} slots at the same time, and this Spark has {have} ({spark.sparkContext.master}).\n"
+        f'  Use parallelism={max(have, 1)}, or start Spark with {wanted} cores: --master "local[{wanted}]". '
+        "On a cluster, switch dynamic allocation off."
+    )
+
+
+def slots_of(spark: Any) -> int:
+    """How many tasks this Spark can run at the same time."""
+    context = spark.sparkContext._jsc.sc()
+    # The scheduler's own count, the one its barrier check uses. Not public in Scala, but there since 2.4.
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
+def free_slots(spark: Any) -> int:
+    """How many of them are not running anything now."""
+    return slots_of(spark) - sum(int(info.numRunningTasks()) for info in executors(spark))
+
+
+def wait_for_slots(spark: Any, wanted: int, *, runner: str = "Continuous", within_s: float = SLOTS_WAIT_S) -> None:
+    """Until `wanted` slots are free: tasks of a failed attempt hold theirs for some seconds. RunnerError if they stay busy."""
+    until = time.monotonic() + within_s
+    while (free := free_slots(spark)) < wanted:
+        if time.monotonic() > until:
+            have = slots_of(spark)
+            if have < wanted:
+                raise RunnerError(too_few_slots(spark, wanted, have, runner))
+            raise RunnerError(
+                f"{runner} needs {wanted} slots at the same time, and of the {have} this Spark has ({spark.sparkContext.master}) "
+                f"{have - free} are busy with other jobs.\n  Use parallelism={max(free, 1)}, or start Spark with more cores"
+            )
+        time.sleep(0.05)
+
+
+def executors(spark: Any) -> list[Any]:
+    """What Spark knows of its executors (in local mode: of itself)."""
+    return list(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos())
+
+
+def hosts_of(spark: Any) -> set[str]:
+    """Where executors are."""
+    return {str(info.host()) for info in executors(spark)}
+
+
+def own_hosts(spark: Any) -> set[str]:
+    """The names of this machine."""
+    name = socket.gethostname()
+    names = {"127.0.0.1", "localhost", "::1", name, socket.getfqdn(), setting(spark, "spark.driver.host", "localhost")}
+    try:
+        names |= {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
+    except OSError:
+        pass  # a machine that cannot resolve its own name has the other ones
+    return names
+
+
+def is_local(spark: Any) -> bool:
+    """Whether driver and executors are one process on one machine."""
+    return str(spark.sparkContext.master).split("[")[0] == "local"
+
+
+def setting(spark: Any, key: str, default: str) -> str:
+    """A setting of the Spark application."""
+    return str(spark.sparkContext.getConf().get(key, default))

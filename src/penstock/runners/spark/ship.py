@@ -1,0 +1,135 @@
+"""Getting this very package, and the user's pipeline, to where tasks run.
+
+User functions and plans travel by Spark's own closures, and only there: nothing on our own sockets is ever unpickled. What a closure refers to by name (this package) must be the same on
+both sides, to the byte: two versions that half understand each other would corrupt state quietly.
+
+1. On this machine (`local[n]`) workers get the driver's `sys.path`, so that what the driver can import they can too: an editable install, `PYTHONPATH=src`, the folder of a test or a script.
+2. Elsewhere the package travels as a zip, once per Spark application, and comes before what is installed there.
+3. Each worker says who it is (`identity`), and `check_identity` compares before any row moves.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import RunnerError
+from penstock.runners.spark.session import is_local
+
+__all__ = ["check_identity", "check_workers", "identity", "ship"]
+
+_shipped: set[str] = set()  # applications that have the zip
+
+
+def ship(spark: Any) -> str:
+    """Make this package importable in the workers of a session. Returns the identity they must answer with."""
+    context = spark.sparkContext
+    if is_local(spark):
+        # Part of what makes two worker pools different, so workers with another path are not reused.
+        context.environment["PYTHONPATH"] = os.pathsep.join(own_path())
+        return identity(by_content=False)
+    if context.applicationId not in _shipped:
+        folder = tempfile.mkdtemp(prefix="penstock-ship-")
+        context.addPyFile(str(package_zip(Path(folder) / f"penstock-{digest()[:12]}.zip")))
+        _shipped.add(context.applicationId)
+    return identity(by_content=True)
+
+
+def own_path() -> list[str]:
+    """The entries of `sys.path` that a bare interpreter would not have, made absolute."""
+    bare = {os.path.realpath(p) for p in (*sysconfig.get_paths().values(), os.path.dirname(os.__file__)) if p}
+    bare |= {os.path.realpath(p) for p in sys.path if p.endswith(("lib-dynload", ".zip"))}
+    mine = [os.path.abspath(p or os.curdir) for p in sys.path]
+    package = str(Path(__file__).parents[3])
+    return list(dict.fromkeys([p for p in mine if os.path.realpath(p) not in bare and os.path.exists(p)] + [package]))
+
+
+def package_zip(path: Path) -> Path:
+    """The sources of this package, as one file."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in sources():
+            archive.writestr(zipfile.ZipInfo(f"penstock/{name}"), content)
+    return path
+
+
+def identity(*, by_content: bool) -> str:
+    """Which Penstock and which Python this process runs.
+
+    Args:
+        by_content: by what the sources say; else by where they are, for processes that share a file system.
+    """
+    from penstock import __version__
+
+    python = ".".join(map(str, sys.version_info[:2]))
+    which = digest()[:16] if by_content else str(Path(__file__).resolve().parents[2])
+    return f"penstock {__version__} ({which}) on Python {python}"
+
+
+def check_identity(ours: str, theirs: str) -> None:
+    """RunnerError, naming both, unless they are the same."""
+    if ours != theirs:
+        raise RunnerError(
+            f"driver and workers run different code. Driver: {ours}. Worker: {theirs}.\n"
+            "  Install the same version everywhere and restart Spark; the workers' Python is set by PYSPARK_PYTHON"
+        )
+
+
+def check_workers(spark: Any, tasks: int = 1) -> None:
+    """Run a small job in which workers say who they are. For runners whose tasks have no greeting of their own."""
+    ours = ship(spark)
+    by_content = not is_local(spark)
+
+    def who(_: Iterator[int]) -> Iterator[str]:
+        yield identity(by_content=by_content)
+
+    try:
+        found = spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(who).collect()
+    except Exception as error:
+        raise RunnerError(f"workers of this Spark cannot run Penstock: {job_error(error)}") from None
+    for theirs in found:
+        check_identity(ours, theirs)
+
+
+def job_error(error: BaseException) -> str:
+    """The part of a failed Spark job's text that says what was wrong."""
+    text = str(error)
+    for line in text.splitlines():
+        found = line.strip()
+        if "PYTHON_VERSION_MISMATCH" in found or found.startswith(("ModuleNotFoundError", "ImportError")):
+            return found
+    return text.strip().splitlines()[0] if text.strip() else type(error).__name__
+
+
+@functools.cache
+def digest() -> str:
+    """A checksum of all sources of the package this process imported."""
+    total = hashlib.sha256()
+    for name, content in sources():
+        total.update(f"{name} {len(content)}\n".encode())
+        total.update(content)
+    return total.hexdigest()
+
+
+def sources() -> Iterator[tuple[str, bytes]]:
+    """Every source file of the package, in order; from a folder or from a zip."""
+    yield from sorted(walk(files("penstock"), ""))
+
+
+def walk(folder: Any, prefix: str) -> Iterator[tuple[str, bytes]]:
+    """The files below a folder."""
+    for entry in folder.iterdir():
+        name = f"{prefix}{entry.name}"
+        if entry.is_dir():
+            if entry.name != "__pycache__":
+                yield from walk(entry, f"{name}/")
+        elif entry.name.endswith((".py", ".typed")):
+            yield name, entry.read_bytes()

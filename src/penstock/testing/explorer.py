@@ -1,0 +1,175 @@
+"""Every schedule of a small world, each state visited once: what no random test can promise.
+
+The explorer walks breadth first from the initial world through `World.successors` and stops at the first violation, which is then also a shortest one: its list of choices is the
+bug report. States are remembered as 64-bit hashes of their key. The search space is finite because each step consumes something: a row, a message, a fault.
+
+    $ python -m penstock.testing.explorer
+    $ python -m penstock.testing.explorer --full
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from array import array
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from penstock.errors import CorruptError
+from penstock.protocol import coordinator as co
+from penstock.testing.world import Scope, Violation, World
+
+SCOPES = (
+    Scope("plain", targets=2, rows=1, epochs=2),
+    Scope("crash", rows=2, epochs=2, crashes=1, late=1, collections=1),
+    Scope("zombie", rows=1, epochs=3, zombies=1, collections=1),
+    Scope("hiccup", rows=1, epochs=2, hiccups=1, crashes=1),
+    Scope("rerun", targets=2, rows=1, epochs=2, reruns=1),
+)
+"""What `make test` explores. Each scope is small in one direction and exhaustive in it."""
+
+FULL = (
+    *SCOPES,
+    Scope("wide crash", targets=2, rows=1, epochs=2, crashes=1, late=1),
+    Scope("crash and zombie", rows=1, epochs=3, crashes=1, zombies=1, collections=1, late=1),
+)
+
+
+@dataclass(slots=True)
+class Path:
+    """How a state was reached, backwards."""
+
+    choice: str
+    before: Path | None
+
+    def choices(self) -> list[str]:
+        found: list[str] = []
+        at: Path | None = self
+        while at is not None:
+            found.append(at.choice)
+            at = at.before
+        return found[::-1]
+
+
+@dataclass(slots=True)
+class Found:
+    """A violation and the shortest way to it."""
+
+    invariant: str
+    detail: str
+    choices: list[str]
+
+    def __str__(self) -> str:
+        steps = "\n".join(f"{n:4}. {choice}" for n, choice in enumerate(self.choices, 1))
+        return f"{self.invariant} violated after {len(self.choices)} choices\n{steps}\n      {self.detail}"
+
+
+@dataclass(slots=True)
+class Report:
+    """What was explored."""
+
+    scope: Scope
+    states: int = 0
+    transitions: int = 0
+    depth: int = 0
+    seconds: float = 0.0
+    found: Found | None = None
+    hits: set[tuple[str, str]] = field(default_factory=set)
+
+    def __str__(self) -> str:
+        return f"{self.scope.name:18}{self.states:>10,} states{self.transitions:>12,} transitions  depth {self.depth:>4}{self.seconds:>8.1f} s  {self.scope}"
+
+
+class Numbers:
+    """Numbers for the parts of worlds: equal parts, equal numbers."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, int] = {}
+
+    def __call__(self, part: Hashable) -> int:
+        return self._known.setdefault(part, len(self._known))
+
+
+def explore(scope: Scope, world: Callable[[Scope], World] = World, *, states_max: int | None = None) -> Report:
+    """Visit every state of `scope`, or stop at the first that violates an invariant.
+
+    Args:
+        world: what to build the initial state with; mutants bring their own.
+        states_max: give up after so many states.
+    """
+    started = time.monotonic()
+    report = Report(scope)
+    first = world(scope)
+    report.hits = first.hits
+    numbers = Numbers()
+    seen = {digest(first.key(numbers))}
+    layer: list[tuple[World, Path | None]] = [(first, None)]
+    while layer and report.found is None:
+        report.states += len(layer)
+        if states_max is not None and report.states > states_max:
+            break
+        following: list[tuple[World, Path | None]] = []
+        for at, path in layer:
+            steps = at.successors()
+            try:
+                for choice, after in steps:
+                    report.transitions += 1
+                    known = digest(after.key(numbers))
+                    if known not in seen:
+                        seen.add(known)
+                        following.append((after, Path(choice, path)))
+            except (AssertionError, CorruptError) as error:
+                invariant = error.invariant if isinstance(error, Violation) else f"{type(error).__name__} in the core"
+                last = at.doing
+                report.found = Found(invariant, str(error), [*(path.choices() if path else ()), *([last] if last else ())])
+                break
+        report.depth += bool(following)
+        layer = following
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def digest(key: tuple[int, ...]) -> int:
+    """64 bits of a state."""
+    return int.from_bytes(blake2b(array("q", key).tobytes(), digest_size=8).digest(), "little")
+
+
+def never_hit(hits: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """The pairs of (state, event) that no schedule reached."""
+    reached = set(hits)
+    phases = [f"Coordinator {phase.value}" for phase in co.Phase]
+    events = [event.__name__ for event in co.Event.__args__]
+    tasks = [(f"Source {end}", event) for end in ("free", "free, ended") for event in ("SourcesEnded", "Trigger")]
+    states = ("free", "aligning", "free, ended", "aligning, ended")
+    tasks += [(f"Target {state}", message) for state in states for message in ("Batch", "Watermark", "Idle", "Barrier", "End")]
+    for pair in [*((phase, event) for phase in phases for event in events), *tasks]:
+        if pair not in reached:
+            yield pair
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Explore and print what was found."""
+    parser = argparse.ArgumentParser(description="Explore every schedule of a small world.")
+    parser.add_argument("--full", action="store_true", help="the larger scopes as well (minutes)")
+    parser.add_argument("--scope", help="only the scope of this name")
+    options = parser.parse_args(arguments)
+    hits: set[tuple[str, str]] = set()
+    failed = False
+    for scope in FULL if options.full or options.scope else SCOPES:
+        if options.scope in (None, scope.name):
+            report = explore(scope)
+            hits |= report.hits
+            failed = failed or report.found is not None
+            print(report, flush=True)
+            if report.found is not None:
+                print(report.found)
+    print("never hit:")
+    for state, event in never_hit(hits):
+        print(f"    {state}: {event}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,824 @@
+"""A small world around the shipped protocol: everything that can happen next, and what must never be true.
+
+The classes under test are the ones that run in production: `TaskCore`, `Minimum`, `Coordinator` and the generators of `terms`. Around them this module puts the
+least that makes them a job: two workers, each with a source task and perhaps a target task; exchange channels; a store and a sink, which survive crashes; and
+coordinator hosts, which do not. A source has `rows` numbered rows; a target folds the rows it gets into its state and gives them to the sink.
+
+`World.successors` lists every choice the environment has, as worlds. The rules of the model, and why it loses nothing:
+
+1. One step is one store operation, one commit, one message taken from a channel, one event heard by a coordinator. A crash can come between any two.
+2. What a process does within itself (sending, queueing) happens in the step that caused it: nobody can see it earlier, and a crash just after undoes it.
+3. A commit and its answer are one step. A coordinator that dies between them is the same as one that dies just after: the sink keeps, the coordinator forgets.
+4. Once a successor's term file exists, the old attempt's tasks stand still. Whatever they would do later they could have done before: no step of theirs
+   depends on the successor, and the old coordinator cannot begin another epoch. What it has begun (a publish, a commit, a collection) goes on beside its successor: a zombie.
+5. Of the acknowledgements in flight when an attempt ends, at most one is delivered later, to whoever is in charge then.
+6. Steps that commute with all others go first, alone. If each input of a target is waiting to be read or held, and none would complete an alignment, that target
+   moves. An acknowledgement that is not an epoch's last is heard, where it can neither be declined nor outlive its attempt.
+7. `epochs` bounds the run: the trigger of that epoch and of later ones is delivered to a source after its end.
+
+Parts are copied before they are changed, so that worlds share what they have in common.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final
+
+from penstock.protocol import coordinator as co
+from penstock.protocol import terms
+from penstock.protocol.messages import (
+    TIME_MIN,
+    AdvanceTime,
+    Arrived,
+    Barrier,
+    Batch,
+    Completed,
+    End,
+    EndEdge,
+    Forward,
+    Freeze,
+    Hold,
+    Message,
+    Order,
+    Process,
+    Release,
+    SourcesEnded,
+    Stamp,
+    TaskAck,
+    Trigger,
+    Watermark,
+)
+from penstock.protocol.task import TaskCore
+from penstock.protocol.watermarks import Minimum
+
+LINEAGE: Final = "job"
+SINK: Final = "out"
+WORKERS: Final = (0, 1)
+SETTINGS: Final = co.Settings(interval=0, timeout=1, declines_max=3, restarts_max=3, backoff=0, backoff_max=0)
+
+Row = tuple[int, int]  # (source, number); its event time is its number
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+    def __init__(self, invariant: str, detail: str) -> None:
+        super().__init__(f"{invariant}: {detail}")
+        self.invariant = invariant
+
+
+def require(holds: bool, invariant: str, detail: str) -> None:
+    """An invariant of the world."""
+    if not holds:
+        raise Violation(invariant, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """How large the world is and how often each kind of fault may happen on one path."""
+
+    name: str
+    targets: int = 1  # tasks that read both sources: 2 or 4 channels
+    rows: int = 2  # per source
+    epochs: int = 2
+    crashes: int = 0  # of a worker or a coordinator
+    zombies: int = 0  # successors to a coordinator that is alive
+    hiccups: int = 0  # a time-out, a decline, a storage error (done or not), a commit put off or its answer lost
+    collections: int = 0  # of old log slots
+    late: int = 0  # acknowledgements delivered after their attempt
+    reruns: int = 0  # a source task run again within an epoch, as Spark does when its output is lost; makes epochs micro-batches
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """Log records as JSON."""
+
+    def encode(self, record: terms.Record, /) -> bytes:
+        return json.dumps([record.seq, record.term, record.kind, record.body, record.previous]).encode()
+
+    def decode(self, data: bytes, path: str, /) -> terms.Record:
+        return terms.Record(*json.loads(data))
+
+    def checksum(self, data: bytes, /) -> str:
+        return f"{zlib.crc32(data):08x}"
+
+
+CODEC: Final = Codec()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint says."""
+
+    epoch: int
+    positions: tuple[int, ...]  # rows read, by source
+    states: tuple[tuple[tuple[Row, ...], int], ...]  # rows seen and event time, by target
+    pending: tuple[co.Pending, ...]
+    finished: bool
+
+    @property
+    def fresh(self) -> tuple[Row, ...]:
+        """The rows that this epoch itself adds to the output."""
+        return tuple(row for p in self.pending if p.epoch == self.epoch for row in p.committables)
+
+    def to_text(self) -> str:
+        pending = [[p.epoch, p.sink, p.committables] for p in self.pending]
+        return json.dumps([self.epoch, self.positions, self.states, pending, self.finished])
+
+
+EMPTY: Final = Manifest(0, (0, 0), (((), TIME_MIN), ((), TIME_MIN)), (), False)
+
+
+@cache
+def parse(text: str) -> Manifest:
+    """The manifest in a log record."""
+    epoch, positions, states, pending, finished = json.loads(text)
+    seen = tuple((tuple((i, n) for i, n in rows), time) for rows, time in states)
+    owed = tuple(co.Pending(e, sink, tuple((i, n) for i, n in rows)) for e, sink, rows in pending)
+    return Manifest(epoch, tuple(positions), seen, owed, finished)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A store protocol under way: which, with what, and what the store has answered so far."""
+
+    kind: str  # claim, publish, note; collect is the world's own
+    args: tuple[Any, ...]
+    answers: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A store protocol is over."""
+
+    value: Any
+
+
+def next_op(call: Call, memo: dict[Call, terms.Op | Returned]) -> terms.Op | Returned:
+    """The operation after these answers. A generator cannot be copied, so it is run again from its start."""
+    if call not in memo:
+        steps: terms.Steps[Any] = {"claim": terms.claim_term, "publish": terms.publish, "note": terms.note_head}[call.kind](*call.args, CODEC)
+        try:
+            op = next(steps)
+            for answer in call.answers:
+                op = steps.send(answer)
+            memo[call] = op
+        except StopIteration as end:
+            memo[call] = Returned(end.value)
+    return memo[call]
+
+
+class Letter:
+    """An acknowledgement under way."""
+
+    __slots__ = ("event", "text")
+
+    def __init__(self, event: co.Acked) -> None:
+        self.event, self.text = event, repr(event)
+
+
+class Source:
+    """A source task: reads its rows, deals them to the targets, tells them the time."""
+
+    __slots__ = ("core", "id", "index", "position", "uid")
+
+    def __init__(self, index: int, position: int, uid: str) -> None:
+        self.core = TaskCore({}, sources=True)
+        self.index, self.position, self.uid = index, position, uid
+        self.id: int | None = None
+
+    def clone(self) -> Source:
+        copy = object.__new__(Source)
+        copy.core, copy.index, copy.position, copy.uid, copy.id = self.core.clone(), self.index, self.position, self.uid, None
+        return copy
+
+    def key(self) -> Hashable:
+        return (self.core.key(), self.index, self.position, self.uid)
+
+
+class Target:
+    """A target task: its state is the rows it has seen; its output are the rows of the epoch."""
+
+    __slots__ = ("clock", "core", "fresh", "held", "id", "index", "origins", "prepared", "seen", "uid")
+
+    def __init__(self, index: int, seen: tuple[Row, ...], time: int, uid: str) -> None:
+        self.core = TaskCore(dict.fromkeys(WORKERS, 0), sources=False)
+        self.clock: Minimum[int] = Minimum([0], time)
+        self.index, self.seen, self.uid = index, seen, uid
+        self.fresh: tuple[Row, ...] = ()
+        self.prepared: tuple[tuple[int, tuple[Row, ...]], ...] = ()
+        self.held: frozenset[int] = frozenset()
+        self.origins: tuple[tuple[int, str], ...] = ()
+        self.id: int | None = None
+
+    def clone(self) -> Target:
+        copy = object.__new__(Target)
+        copy.core, copy.clock, copy.index, copy.seen, copy.uid = self.core.clone(), self.clock.clone(), self.index, self.seen, self.uid
+        copy.fresh, copy.prepared, copy.held, copy.origins, copy.id = self.fresh, self.prepared, self.held, self.origins, None
+        return copy
+
+    def key(self) -> Hashable:
+        held = tuple(sorted(self.held))
+        return (self.core.key(), self.clock.key(), self.index, self.seen, self.uid, self.fresh, self.prepared, held, self.origins)
+
+
+class Host:
+    """A coordinator's process: the coordinator and what it is waiting for."""
+
+    __slots__ = ("birth", "calls", "claim", "commit", "coordinator", "id", "inbox", "now")
+
+    def __init__(self, birth: int) -> None:
+        self.birth = birth
+        self.coordinator: co.Coordinator | None = None
+        self.claim: terms.Claim | None = None
+        self.calls: tuple[Call, ...] = (Call("claim", (f"holder {birth}",)),)
+        self.commit: co.Commit | None = None
+        self.inbox: tuple[co.Event, ...] = ()
+        self.now = 0
+        self.id: int | None = None
+
+    @property
+    def halted(self) -> bool:
+        return self.coordinator is not None and self.coordinator.phase is co.Phase.HALTED
+
+    def clone(self) -> Host:
+        copy = object.__new__(Host)
+        copy.birth, copy.claim, copy.calls, copy.commit, copy.inbox = self.birth, self.claim, self.calls, self.commit, self.inbox
+        copy.coordinator, copy.now, copy.id = self.coordinator and self.coordinator.clone(), self.now, None
+        return copy
+
+    def key(self) -> Hashable:
+        return (self.birth, self.coordinator and self.coordinator.key(), self.claim, self.calls, self.commit, self.inbox, self.now)
+
+
+Choice = tuple[str, bool, Callable[["World"], None]]  # what, whether it is a fault, and how
+
+
+class World:
+    """One state of everything. `successors` is the only way on."""
+
+    memo: dict[Call, terms.Op | Returned]
+    hits: set[tuple[str, str]]
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.memo, self.hits = {}, set()
+        self.hosts: dict[int, Host] = {1: Host(1)}
+        self.births = 1
+        self.stamp: Stamp | None = None  # of the tasks
+        self.sources: dict[int, Source] = {}
+        self.targets: dict[int, Target] = {}
+        self.channels: dict[tuple[int, int], tuple[Message, ...]] = {}
+        self.origins: tuple[tuple[tuple[int, int], str], ...] = ()  # whose run a channel holds, where it is not the first
+        self.control: dict[int, tuple[Trigger | Completed, ...]] = {}
+        self.acks: dict[str, Letter] = {}  # of the running attempt, by task
+        self.late: Letter | None = None
+        self.store: dict[str, bytes] = {}
+        self.sink: tuple[tuple[int, tuple[Row, ...]], ...] = ()
+        self.truth: tuple[Manifest, ...] = ()  # every checkpoint that ever became true
+        self.top = (0, 0)  # the highest slot ever written, and its term
+        self.terms = 0  # how many were ever created
+        self.finished = False
+        self.doing = ""  # the choice being carried out, for whoever must report that it went wrong
+        self.disk: int | None = None  # the number of what outlives crashes, once known
+        self.left = (scope.crashes, scope.zombies, scope.hiccups, scope.collections, scope.late, scope.reruns)
+
+    # --- going on -------------------------------------------------------------------------------------------------------------------------
+
+    def successors(self) -> Iterator[tuple[str, World]]:
+        """Every next world, with the choice that leads there. No ordinary choice left: the job must be done."""
+        self.doing = ""
+        choices = self._eager() or list(self._choices())
+        if all(fault for _, fault, _ in choices):
+            self.check_done()
+        for name, _, act in choices:
+            self.doing = name
+            world = self.copy()
+            act(world)
+            yield from world._settled(name)
+
+    def copy(self) -> World:
+        """A world that shares its parts with this one."""
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        for name in ("hosts", "sources", "targets", "channels", "control", "acks", "store"):
+            setattr(copy, name, dict(getattr(self, name)))
+        return copy
+
+    def key(self, identify: Callable[[Hashable], int]) -> tuple[int, ...]:
+        """Equal for equal worlds. `identify` numbers the parts."""
+        parts: list[int] = []
+        for part in (*self.hosts.values(), *self.sources.values(), *self.targets.values()):
+            if part.id is None:
+                part.id = identify((type(part).__name__, part.key()))
+            parts.append(part.id)
+        parts.append(identify((tuple(self.channels.items()), self.origins, tuple(self.control.items()))))
+        parts.append(identify((self.late and self.late.text, self.stamp, *sorted(letter.text for letter in self.acks.values()))))
+        if self.disk is None:
+            self.disk = identify((tuple(sorted(self.store.items())), self.sink, self.truth, self.top, self.terms))
+        parts.append(self.disk)
+        parts.append(identify((self.left, self.finished, self.births)))
+        return tuple(parts)
+
+    def _settled(self, name: str) -> Iterator[tuple[str, World]]:
+        """Forget what can have no effect any more; choose which acknowledgement, if any, outlives its attempt."""
+        newest = self.terms
+        for birth, host in list(self.hosts.items()):
+            past = host.coordinator is not None and (host.halted or host.coordinator.stamp.term < newest)
+            if past and not host.calls and host.commit is None:
+                del self.hosts[birth]
+        orphans = [letter for letter in self.acks.values() if letter.event.stamp != self.stamp]
+        if orphans:
+            self.acks = {task: letter for task, letter in self.acks.items() if letter.event.stamp == self.stamp}
+        for letter in orphans if self.left[4] else ():
+            world = self.copy()
+            world._spend(4)
+            world.late = letter
+            yield f"{name}; {letter.event.task}'s ack of epoch {letter.event.epoch} stays under way", world
+        yield name, self
+
+    def _spend(self, budget: int) -> None:
+        self.left = tuple(n - 1 if i == budget else n for i, n in enumerate(self.left))  # type: ignore[assignment]
+
+    def _eager(self) -> list[Choice]:
+        """Steps that commute with everything else (rule 6)."""
+        if self.left[5]:
+            return []
+        if not self.left[2] and not (self.left[4] and (self.left[0] or self.left[1])):
+            for birth, host in self.hosts.items():
+                for task, letter in self.acks.items() if host.coordinator is not None else ():
+                    if letter.event.stamp == host.coordinator.stamp and host.coordinator.clone().handle(host.now, letter.event) == ():
+                        return [self._receipt(birth, task)]
+        for j, target in self.targets.items():
+            heads = {i: self.channels[i, j][0] if self.channels[i, j] else None for i in WORKERS if i not in target.held}
+            completing = len(target.held) + 1 == len(WORKERS) and any(isinstance(m, Barrier) for m in heads.values())
+            if heads and None not in heads.values() and not completing:
+                return [self._arrival(i, j) for i in heads]
+        return []
+
+    def _choices(self) -> Iterator[Choice]:
+        yield from self._task_choices()
+        for birth, host in self.hosts.items():
+            yield from self._host_choices(birth, host)
+        if self.left[0]:
+            for w in WORKERS:
+                if w in self.sources:
+                    yield f"worker {w} dies", True, lambda world, w=w: world._kill_worker(w)  # type: ignore[misc]
+            for birth in self.hosts:
+                yield f"coordinator {birth} dies", True, lambda world, birth=birth: world._kill_host(birth)  # type: ignore[misc]
+        if self.left[1] and not self.finished:
+            yield "another coordinator starts", True, World._take_over
+
+    # --- tasks ----------------------------------------------------------------------------------------------------------------------------
+
+    def _arrival(self, i: int, j: int) -> Choice:
+        return f"target {j} gets {_show(self.channels[i, j][0])} from source {i}", False, lambda world: world._deliver(i, j)
+
+    def _task_choices(self) -> Iterator[Choice]:
+        published = self.truth[-1].epoch if self.truth else 0
+        for i, source in self.sources.items():
+            if self.scope.reruns and source.core.last_epoch > published:
+                pass  # micro-batches: no source goes on before the epoch is decided
+            elif source.position < self.scope.rows:
+                yield f"source {i} reads row {source.position + 1}", False, lambda world, i=i: world._read(i)  # type: ignore[misc]
+            elif not source.core.ended:
+                yield f"source {i} ends", False, lambda world, i=i: world._end(i)  # type: ignore[misc]
+            if self.left[5]:
+                yield from self._rerun_choices(i, source)
+        for w, messages in self.control.items():
+            ready = messages and (isinstance(messages[0], Completed) or messages[0].epoch < self.scope.epochs or self.sources[w].core.ended)
+            if ready:
+                yield f"worker {w} hears {_show(messages[0])}", False, lambda world, w=w: world._hear(w)  # type: ignore[misc]
+        for (i, j), waiting in self.channels.items():
+            if waiting and i not in self.targets[j].held:
+                yield self._arrival(i, j)
+
+    def _read(self, i: int) -> None:
+        source = self.sources[i] = self.sources[i].clone()
+        source.position += 1
+        self._send_row(i, source.position, range(self.scope.targets))
+
+    def _send_row(self, i: int, number: int, targets: Sequence[int]) -> None:
+        for j in targets:
+            if number % self.scope.targets == j:
+                self.send(i, j, Batch((i, number), 1, 1))
+            self.send(i, j, Watermark(number))
+
+    def _end(self, i: int) -> None:
+        source = self.sources[i] = self.sources[i].clone()
+        for order in self._heard(source, SourcesEnded()):
+            if isinstance(order, EndEdge):
+                for j in range(self.scope.targets):
+                    self.send(i, j, End())
+
+    def _hear(self, w: int) -> None:
+        message, *rest = self.control[w]
+        self.control[w] = tuple(rest)
+        if isinstance(message, Completed):
+            target = self.targets[w] = self.targets[w].clone()
+            target.prepared = tuple((e, rows) for e, rows in target.prepared if e > message.epoch)
+            return
+        source = self.sources[w] = self.sources[w].clone()
+        for order in self._heard(source, message):
+            match order:
+                case Forward(marker):
+                    for j in range(self.scope.targets):
+                        self.send(w, j, marker)
+                case Freeze(epoch):
+                    self._acknowledge(epoch, f"source {w}", self._source_ack(source))
+
+    def _source_ack(self, source: Source) -> TaskAck:
+        return TaskAck(source.uid, splits={"in": {str(source.index): {"position": source.position}}}, ended=source.core.ended)
+
+    def send(self, i: int, j: int, message: Message) -> None:
+        """Put a message into a channel."""
+        if (i, j) in self.channels:
+            self.channels[i, j] = (*self.channels[i, j], message)
+
+    def _deliver(self, i: int, j: int) -> None:
+        message, *rest = self.channels[i, j]
+        self.channels[i, j] = tuple(rest)
+        target = self.targets[j] = self.targets[j].clone()
+        told = target.clock.time
+        for order in self._heard(target, Arrived(i, message)):
+            match order:
+                case Process(_, row):
+                    require(target.clock.time < row[1], "time", f"row {row} is late at target {j}, which is at {target.clock.time}")
+                    target.seen = tuple(sorted((*target.seen, row)))
+                    target.fresh = (*target.fresh, row)
+                case AdvanceTime(edge, time):
+                    target.clock.advance(edge, time)
+                    require(target.clock.time >= told, "time", f"target {j} goes back from {told} to {target.clock.time}")
+                case Hold(input):
+                    target.held |= {input}
+                case Release(input):
+                    target.held -= {input}
+                case Freeze(epoch):
+                    self._freeze(target, epoch)
+        target.core.check()
+
+    def _freeze(self, target: Target, epoch: int) -> None:
+        target.prepared = (*target.prepared, (epoch, target.fresh))
+        target.fresh = ()
+        state = self.save(target, epoch, (target.seen, target.clock.time))
+        rows = tuple(sorted(row for _, rows in target.prepared for row in rows))
+        known = dict(self.origins)
+        consumed = {f"source {i}": known.get((i, target.index), f"source {i} {target.uid}") for i in WORKERS}
+        ack = TaskAck(target.uid, consumed, states={"fold": state}, committables={SINK: rows}, ended=target.core.ended)
+        self._acknowledge(epoch, f"target {target.index}", ack)
+
+    def save(self, target: Target, epoch: int, state: tuple[tuple[Row, ...], int]) -> tuple[tuple[Row, ...], int]:
+        """Store a state under a name of its own; what a reader of that name will find."""
+        return state
+
+    def _acknowledge(self, epoch: int, task: str, ack: TaskAck) -> None:
+        assert self.stamp is not None
+        self.acks[task] = Letter(co.Acked(self.stamp, epoch, task, ack))
+
+    def _heard(self, task: Source | Target, event: Arrived | Trigger | SourcesEnded) -> tuple[Order, ...]:
+        core = task.core
+        where = ("aligning" if core.held else "free") + (", ended" if core.ended else "")
+        self.hits.add((f"{type(task).__name__} {where}", type(event.message if isinstance(event, Arrived) else event).__name__))
+        return core.handle(event)
+
+    def _rerun_choices(self, i: int, source: Source) -> Iterator[Choice]:
+        epoch = source.core.last_epoch
+        acked = self.acks.get(f"source {i}")
+        if not epoch or self.truth or acked is None:
+            return
+        unread = tuple(j for j in self.targets if any(isinstance(m, Barrier) for m in self.channels[i, j]) and not self.targets[j].seen)
+        for position in range(self.scope.rows + 1):
+            if position != source.position and not source.core.ended and unread:
+                name = f"source {i} runs again, to row {position}"
+                yield name, True, lambda world, p=position: world._rerun(i, p, unread)  # type: ignore[misc]
+
+    def _rerun(self, i: int, position: int, unread: tuple[int, ...]) -> None:
+        """The output of this source for `unread` was lost before it was read, and is made anew, from other rows."""
+        self._spend(5)
+        source = self.sources[i] = self.sources[i].clone()
+        source.position, source.uid = position, f"{source.uid} again"
+        epoch = source.core.last_epoch
+        self.origins = tuple(((i, j), source.uid) for j in unread)
+        for j in unread:
+            self.channels[i, j] = ()
+        for number in range(1, position + 1):
+            self._send_row(i, number, unread)
+        for j in unread:
+            self.send(i, j, Barrier(epoch))
+        self._acknowledge(epoch, f"source {i}", self._source_ack(source))
+
+    # --- coordinators ---------------------------------------------------------------------------------------------------------------------
+
+    def _host_choices(self, birth: int, host: Host) -> Iterator[Choice]:
+        who = f"coordinator {birth}"
+        if host.calls:
+            yield from self._store_choices(birth, host)
+        if host.commit is not None:
+            epoch = host.commit.pending.epoch
+            yield f"{who} commits epoch {epoch}", False, lambda world: world._commit(birth, True, True)
+            if self.left[2]:
+                yield f"{who} commits epoch {epoch}, the answer is lost", True, lambda world: world._commit(birth, True, False)
+                yield f"{who} is told to commit epoch {epoch} later", True, lambda world: world._commit(birth, False, False)
+        coordinator = host.coordinator
+        if coordinator is None or coordinator.stamp.term < self.terms:
+            return  # rule 4: nothing new is begun
+        for event in host.inbox:
+            yield f"{who} hears {type(event).__name__}", False, lambda world, event=event: world._hears(birth, event)  # type: ignore[misc]
+        for task, letter in self.acks.items():
+            if letter.event.stamp.term == coordinator.stamp.term:
+                yield self._receipt(birth, task)
+                if self.left[2]:
+                    yield f"{task} declines epoch {letter.event.epoch}", True, lambda world, task=task: world._decline(birth, task)  # type: ignore[misc]
+        if self.late is not None:
+            yield f"{who} gets {self.late.event.task}'s ack of {self.late.event.stamp}", True, lambda world: world._late(birth)
+        due = coordinator.wake_at()
+        if due is not None and due <= host.now:
+            yield f"{who} looks at the clock", False, lambda world: world._tell(birth, co.Ticked())
+        if self.left[2] and coordinator.phase is co.Phase.RUNNING and coordinator.in_flight and due == host.now + SETTINGS.timeout:
+            yield f"{who} gives up epoch {coordinator.in_flight}", True, lambda world: world._time_out(birth)
+        claim = host.claim
+        if self.left[3] and not host.calls and claim and claim.newest and claim.newest.seq == claim.head and claim.newest.term == claim.term:
+            yield f"{who} collects old slots", True, lambda world: world._collect(birth)
+
+    def _host(self, birth: int) -> Host:
+        host = self.hosts[birth] = self.hosts[birth].clone()
+        return host
+
+    def _tell(self, birth: int, event: co.Event) -> None:
+        """Report an event to a coordinator and carry out what it asks for."""
+        host = self._host(birth)
+        assert host.coordinator is not None
+        self.hits.add((f"Coordinator {host.coordinator.phase.value}", type(event).__name__))
+        for effect in host.coordinator.handle(host.now, event):
+            self._carry_out(host, effect)
+
+    def _carry_out(self, host: Host, effect: co.Effect) -> None:
+        match effect:
+            case co.BeginAttempt(stamp):
+                if stamp.term == self.terms:
+                    self._begin(host, stamp)
+            case co.EndAttempt(stamp):
+                self._end_attempt(stamp)
+            case co.TriggerEpoch(stamp, epoch, finish) if stamp == self.stamp:
+                self.control = {w: (*messages, Trigger(epoch, finish)) for w, messages in self.control.items()}
+            case co.TellCompleted(stamp, epoch) if stamp == self.stamp:
+                self.control = {w: (*m, Completed(epoch)) if w in self.targets else m for w, m in self.control.items()}
+            case co.Publish():
+                assert host.claim is not None
+                host.calls += (Call("publish", (host.claim, _manifest(effect, self.scope).to_text())),)
+            case co.Commit():
+                assert host.commit is None, "one commit at a time"
+                host.commit = effect
+            case co.Halt(outcome, reason):
+                require(outcome in (co.Outcome.FINISHED, co.Outcome.SUPERSEDED), "progress", f"coordinator {host.birth} gave up: {reason}")
+                if outcome is co.Outcome.FINISHED:
+                    self.finished = True
+                    self.check_output()
+
+    def _begin(self, host: Host, stamp: Stamp) -> None:
+        """Start tasks from the newest checkpoint that this host knows."""
+        assert host.claim is not None
+        start = parse(host.claim.newest.body) if host.claim.newest else EMPTY
+        newest = self.truth[-1] if self.truth else EMPTY
+        require(start.epoch == newest.epoch, "restore", f"term {stamp.term} goes on from epoch {start.epoch}; epoch {newest.epoch} is published")
+        require(not start.finished, "restore", f"term {stamp.term} runs on after the last checkpoint")
+        owed = [m.epoch for m in self.truth if m.fresh and m.epoch not in dict(self.sink)]
+        require(not owed, "restore", f"term {stamp.term} begins an attempt before epochs {owed} are committed")
+        uid = f"{stamp.term}.{stamp.attempt}"
+        targets = range(self.scope.targets)
+        self.stamp = stamp
+        self.sources = {i: Source(i, start.positions[i], f"source {i} {uid}") for i in WORKERS}
+        self.targets = {j: Target(j, *start.states[j], uid) for j in targets}
+        self.channels = {(i, j): () for i in WORKERS for j in targets}
+        self.control, self.origins = {w: () for w in WORKERS}, ()
+        host.inbox = (co.Running(stamp),)
+
+    def _end_attempt(self, stamp: Stamp | None) -> None:
+        if stamp == self.stamp:
+            self.stamp, self.sources, self.targets, self.channels, self.control, self.origins = None, {}, {}, {}, {}, ()
+
+    def _hears(self, birth: int, event: co.Event) -> None:
+        host = self._host(birth)
+        host.inbox = tuple(e for e in host.inbox if e != event)
+        self._tell(birth, event)
+
+    def _receipt(self, birth: int, task: str) -> Choice:
+        name = f"coordinator {birth} gets {task}'s ack of epoch {self.acks[task].event.epoch}"
+        return name, False, lambda world: world._tell(birth, world.acks.pop(task).event)
+
+    def _late(self, birth: int) -> None:
+        letter, self.late = self.late, None
+        assert letter is not None
+        self._tell(birth, letter.event)
+
+    def _decline(self, birth: int, task: str) -> None:
+        self._spend(2)
+        ack = self.acks.pop(task).event
+        self._tell(birth, co.Declined(ack.stamp, ack.epoch, task, "no room"))
+
+    def _time_out(self, birth: int) -> None:
+        self._spend(2)
+        self._host(birth).now += SETTINGS.timeout
+        self._tell(birth, co.Ticked())
+
+    def _kill_worker(self, w: int) -> None:
+        self._spend(0)
+        assert self.stamp is not None
+        del self.sources[w], self.control[w]
+        if self.targets.pop(w, None):
+            self.channels = {(i, j): waiting for (i, j), waiting in self.channels.items() if j != w}
+        for birth, host in self.hosts.items():
+            if host.coordinator is not None and host.coordinator.stamp == self.stamp:
+                self._host(birth).inbox = (*host.inbox, co.AttemptFailed(self.stamp, f"worker {w} is gone"))
+
+    def _kill_host(self, birth: int) -> None:
+        self._spend(0)
+        host = self.hosts.pop(birth)
+        if host.coordinator is not None:
+            self._end_attempt(host.coordinator.stamp)
+        if not any(h.coordinator is None or h.coordinator.stamp.term == self.terms for h in self.hosts.values()) and not self.finished:
+            self._boot()
+
+    def _take_over(self) -> None:
+        self._spend(1)
+        self._boot()
+
+    def _boot(self) -> None:
+        self.births += 1
+        self.hosts[self.births] = Host(self.births)
+
+    # --- the store and the sink -----------------------------------------------------------------------------------------------------------
+
+    def _store_choices(self, birth: int, host: Host) -> Iterator[Choice]:
+        call = host.calls[0]
+        op: object = call.args[0] if call.kind == "collect" else next_op(call, self.memo)
+        name = f"coordinator {birth}: {_show(op)}"
+        yield name, False, lambda world: world._store_step(birth)
+        if self.left[2] and call.kind == "publish" and isinstance(op, terms.Create):
+            for done in (True, False):
+                yield f"{name} fails{', but is done' if done else ''}", True, lambda world, done=done: world._publish_fails(birth, done)  # type: ignore[misc]
+
+    def _store_step(self, birth: int) -> None:
+        host = self._host(birth)
+        call, *others = host.calls
+        if call.kind == "collect":
+            self.delete(call.args[0])
+            host.calls = (*([Call("collect", call.args[1:])] if call.args[1:] else []), *others)
+            return
+        op = next_op(call, self.memo)
+        assert not isinstance(op, Returned)
+        call = replace(call, answers=(*call.answers, self._operate(op)))
+        after = next_op(call, self.memo)
+        if not isinstance(after, Returned):
+            host.calls = (call, *others)
+            return
+        host.calls = tuple(others)
+        match call.kind, after.value:
+            case "claim", terms.Claim() as claim:
+                host.claim = claim
+                start = parse(claim.newest.body) if claim.newest else EMPTY
+                tasks = [*(f"source {i}" for i in WORKERS), *(f"target {j}" for j in range(self.scope.targets))]
+                host.coordinator = co.Coordinator(
+                    lineage=LINEAGE, term=claim.term, tasks=tasks, epoch=start.epoch, pending=start.pending, finished=start.finished, settings=SETTINGS
+                )
+                self._tell(birth, co.Booted())
+            case "claim", _:
+                del self.hosts[birth]
+            case "publish", terms.Claim() as claim:
+                host.claim = claim
+                self._tell(birth, co.Published(parse(call.args[1]).epoch))
+            case "publish", _:
+                self._tell(birth, co.Superseded())
+
+    def _operate(self, op: terms.Op) -> bool | bytes | None:
+        match op:
+            case terms.Create(path, data):
+                if path in self.store:
+                    return False
+                self.store[path], self.disk = data, None
+                if path.startswith("terms/"):
+                    self.terms = max(self.terms, int(path[6:]))
+                    self._end_attempt(self.stamp)  # rule 4
+                else:
+                    self._appended(CODEC.decode(data, path))
+                return True
+            case terms.Read(path):
+                return self.store.get(path)
+            case terms.Write(path, data):
+                self.store[path], self.disk = data, None
+                return None
+
+    def _publish_fails(self, birth: int, done: bool) -> None:
+        self._spend(2)
+        host = self._host(birth)
+        call, *others = host.calls
+        op = next_op(call, self.memo)
+        if done and isinstance(op, terms.Create):
+            self._operate(op)
+        host.calls = tuple(others)
+        self._tell(birth, co.PublishFailed(parse(call.args[1]).epoch, "no answer"))
+
+    def _collect(self, birth: int) -> None:
+        """Name the head, then delete what is below it."""
+        self._spend(3)
+        host = self._host(birth)
+        assert host.claim is not None
+        old = tuple(sorted(path for path in self.store if path.startswith("log/") and path < terms.slot_path(host.claim.head)))
+        host.calls = (Call("note", (host.claim,)), *self.deletions(old))
+
+    def deletions(self, paths: tuple[str, ...]) -> tuple[Call, ...]:
+        """What a collection deletes, one name at a time."""
+        return (Call("collect", paths),) if paths else ()
+
+    def delete(self, path: str) -> None:
+        """Forget a name of the store."""
+        self.store.pop(path, None)
+        self.disk = None
+        require(terms.slot_path(self.top[0]) in self.store, "collection", f"{path} was needed")
+
+    def _commit(self, birth: int, done: bool, answered: bool) -> None:
+        host = self._host(birth)
+        assert host.commit is not None
+        pending, host.commit = host.commit.pending, None
+        if done:
+            self.show(pending)
+        if answered:
+            self._tell(birth, co.Committed(pending.epoch, pending.sink))
+        else:
+            self._spend(2)
+            self._tell(birth, co.CommitDelayed(pending.epoch, pending.sink))
+
+    def show(self, pending: co.Pending) -> None:
+        """The sink: an epoch that it has is not added again."""
+        true = {m.epoch: m.fresh for m in self.truth}
+        require(pending.epoch in true, "commit", f"epoch {pending.epoch} is committed without a checkpoint")
+        require(
+            true[pending.epoch] == pending.committables,
+            "commit",
+            f"epoch {pending.epoch} is committed as {pending.committables}, its checkpoint says {true[pending.epoch]}",
+        )
+        if pending.epoch not in dict(self.sink):
+            missing = [e for e, rows in true.items() if e < pending.epoch and rows and e not in dict(self.sink)]
+            require(not missing, "commit", f"epoch {pending.epoch} is committed before {missing}")
+            self.sink, self.disk = (*self.sink, (pending.epoch, pending.committables)), None
+
+    # --- what must hold -------------------------------------------------------------------------------------------------------------------
+
+    def _appended(self, record: terms.Record) -> None:
+        """A log slot was created. If it is the next one, what it says is true from now on."""
+        if record.seq <= self.top[0]:
+            return  # a deleted slot, created again by one who slept: nobody may believe it
+        require(record.seq == self.top[0] + 1, "log", f"slot {record.seq} after slot {self.top[0]}")
+        require(record.term >= self.top[1], "log", f"term {record.term} after term {self.top[1]}")
+        self.top = (record.seq, record.term)
+        if record.kind == terms.CHECKPOINT:
+            manifest = parse(record.body)
+            last = self.truth[-1].epoch if self.truth else 0
+            require(manifest.epoch > last, "log", f"epoch {manifest.epoch} is published after epoch {last}")
+            require(not (self.truth and self.truth[-1].finished), "log", f"epoch {manifest.epoch} is published after the last one")
+            self.truth = (*self.truth, manifest)
+            check_cut(self.truth)
+
+    def check_output(self) -> None:
+        """Every row is committed once."""
+        rows = sorted(row for _, rows in self.sink for row in rows)
+        expected = [(i, n) for i in WORKERS for n in range(1, self.scope.rows + 1)]
+        require(rows == expected, "output", f"committed were {rows}, expected {expected}")
+
+    def check_done(self) -> None:
+        """Nothing more happens by itself: then the job has finished."""
+        require(self.finished, "progress", "nothing more can happen, and the job has not finished")
+        self.check_output()
+
+
+def check_cut(truth: tuple[Manifest, ...]) -> None:
+    """The newest checkpoint holds the rows before its positions, each once, in its states and in all output so far; and no others."""
+    newest = truth[-1]
+    before = [(i, n) for i in WORKERS for n in range(1, newest.positions[i] + 1)]
+    folded = sorted(row for rows, _ in newest.states for row in rows)
+    require(folded == before, "cut", f"epoch {newest.epoch} has read {before} and its states hold {folded}")
+    output = sorted(row for manifest in truth for row in manifest.fresh)
+    require(output == before, "cut", f"epoch {newest.epoch} has read {before}, and the output up to it is {output}")
+
+
+def _manifest(publish: co.Publish, scope: Scope) -> Manifest:
+    acks = publish.acks
+    positions = tuple(acks[f"source {i}"].splits["in"][str(i)]["position"] for i in WORKERS)
+    states = tuple(acks[f"target {j}"].states["fold"] for j in range(scope.targets))
+    return Manifest(publish.epoch, positions, states, publish.pending, publish.finished)
+
+
+def _show(thing: object) -> str:
+    match thing:
+        case Batch(payload):
+            return f"row {payload}"
+        case terms.Create(path) | terms.Read(path) | terms.Write(path):
+            return f"{type(thing).__name__} {path}"
+        case str():
+            return f"Delete {thing}"
+        case _:
+            return str(thing)

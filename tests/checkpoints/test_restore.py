@@ -1,0 +1,186 @@
+"""What a job starts from: one decision per set of facts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from checkpoint_samples import PENDING, manifest, step
+
+from penstock.checkpoints.manifest import FieldEntry, Manifest, StateEntry
+from penstock.checkpoints.restore import (
+    ForkFrom,
+    PipelineFacts,
+    Refuse,
+    RestoreFacts,
+    Resume,
+    StartEmpty,
+    decide_restore,
+)
+
+PIPELINE = PipelineFacts(name="ads", max_parallelism=128, steps=(step(),), sources={"clicks": "files"}, sinks={"out": "files"})
+
+
+def facts(newest: Manifest | None = None, *, pipeline: PipelineFacts = PIPELINE, **changes: Any) -> RestoreFacts:
+    if "savepoint" in changes:
+        changes.setdefault("request", "savepoint")
+    return RestoreFacts(pipeline=pipeline, newest=newest, new_lineage="fresh", **changes)
+
+
+def refusal(found: RestoreFacts) -> str:
+    decision = decide_restore(found)
+    assert isinstance(decision, Refuse), decision
+    return decision.message
+
+
+def test_without_checkpoints_a_job_starts_empty() -> None:
+    assert decide_restore(facts()) == StartEmpty("fresh")
+
+
+def test_with_checkpoints_it_goes_on_in_the_same_lineage() -> None:
+    assert decide_restore(facts(manifest(5))) == Resume(manifest(5))
+
+
+def test_none_starts_empty_although_there_are_checkpoints_and_settles_them_first() -> None:
+    assert decide_restore(facts(manifest(5), request="none")) == StartEmpty("fresh")
+    pending = manifest(5, pending=PENDING)
+    assert decide_restore(facts(pending, request="none")) == StartEmpty("fresh", settle=pending)
+
+
+def test_a_savepoint_begins_a_new_lineage_with_a_parent() -> None:
+    newest = manifest(9, pending=PENDING)
+    assert decide_restore(facts(newest, savepoint=manifest(5))) == ForkFrom(manifest(5), "fresh", ("abc123", 5), newest)
+
+
+def test_an_unknown_step_is_refused_word_for_word() -> None:
+    pipeline = replace(PIPELINE, steps=(step("ad-counts"), step("seen")))
+    assert refusal(facts(savepoint=manifest(), pipeline=pipeline)) == (
+        "the savepoint has state of step 'counts', and this pipeline has no such step. Its stateful steps: ad-counts, seen.\n"
+        '  If it was renamed: pen.Restore(path, rename={"counts": "ad-counts"}). '
+        'If it was removed: pen.Restore(path, drop=["counts"])'
+    )
+
+
+def test_renamed_and_dropped_steps_are_found() -> None:
+    pipeline = replace(PIPELINE, steps=(step("ad-counts"),))
+    decision = decide_restore(facts(savepoint=manifest(), pipeline=pipeline, rename={"counts": "ad-counts"}))
+    assert isinstance(decision, ForkFrom)
+    assert [entry.name for entry in decision.manifest.operators] == ["ad-counts"]
+    decision = decide_restore(facts(savepoint=manifest(), pipeline=pipeline, drop=("counts",)))
+    assert isinstance(decision, ForkFrom)
+    assert decision.manifest.operators == ()
+
+
+def test_a_renamed_state_is_found() -> None:
+    new = step(states=(StateEntry("panes", "value", (FieldEntry(1, "n", "int64", False),)),))
+    pipeline = replace(PIPELINE, steps=(new,))
+    message = refusal(facts(savepoint=manifest(), pipeline=pipeline))
+    assert 'pen.Restore(path, rename={"counts.windows": "counts.panes"})' in message
+    decision = decide_restore(facts(savepoint=manifest(), pipeline=pipeline, rename={"counts.windows": "counts.panes"}))
+    assert isinstance(decision, ForkFrom)
+    assert decision.manifest.operators[0].states[0].name == "panes"
+    decision = decide_restore(facts(savepoint=manifest(), pipeline=pipeline, drop=("counts.windows",)))
+    assert isinstance(decision, ForkFrom)
+    assert decision.manifest.operators[0].states == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"rename": {"cuonts": "counts"}}, "rename names 'cuonts'.*Did you mean 'counts'"),
+        ({"drop": ("nothing",)}, "drop names 'nothing'"),
+        ({"rename": {"counts": "missing"}}, "is now 'missing', and this pipeline has no such step"),
+        ({"rename": {"counts": "counts"}, "drop": ("counts",)}, "both renamed and dropped"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: dict[str, Any], text: str) -> None:
+    assert re.search(text, refusal(facts(savepoint=manifest(), **options)))
+
+
+def test_two_steps_cannot_become_one() -> None:
+    both = manifest(operators=(step("a"), step("counts")))
+    assert "twice" in refusal(facts(savepoint=both, rename={"a": "counts"}))
+
+
+CHANGED = [
+    ({"keys": (("user", "string"),)}, "was keyed by ad (string) in the savepoint and is keyed by user (string) now"),
+    ({"keys": (("ad", "int64"),)}, "keyed by ad (int64) now"),
+    ({"params": {"size_us": 5}}, "had size_us=10000000 in the savepoint and has size_us=5 now"),
+    ({"params": {"size_us": 10_000_000, "slide_us": 1}}, "had no slide_us in the savepoint and has slide_us=1 now"),
+    ({"kind": "join"}, "was a window in the savepoint and is a join now"),
+    ({"version": 2}, "state of version 1, and this Penstock writes 2"),
+    ({"states": (StateEntry("windows", "list", (FieldEntry(1, "n", "int64", False),)),)}, "was a value"),
+    ({"states": (StateEntry("windows", "value", (FieldEntry(1, "n", "int32", False),)),)}, "(n int64 not null)"),
+    ({"states": (StateEntry("windows", "value", (FieldEntry(1, "n", "int64", False),), changes="retract"),)}, "retract rows now"),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), CHANGED)
+def test_a_step_whose_state_would_be_misread_is_refused_with_a_fix(change: dict[str, Any], text: str) -> None:
+    message = refusal(facts(savepoint=manifest(), pipeline=replace(PIPELINE, steps=(step(**change),))))
+    assert text in message
+    assert "pen.Restore(path, drop=[" in message
+
+
+def test_state_of_a_later_version_needs_a_later_penstock() -> None:
+    assert "Use a later version" in refusal(facts(manifest(operators=(step(version=9),))))
+
+
+def test_another_max_parallelism_is_refused_with_the_line_to_write() -> None:
+    message = refusal(facts(manifest(), pipeline=replace(PIPELINE, max_parallelism=64)))
+    assert "the newest checkpoint was made with max_parallelism=128, and this pipeline has 64" in message
+    assert "pen.Pipeline('ads', max_parallelism=128)" in message
+
+
+def test_another_hash_is_refused() -> None:
+    assert "divides keys by 'old'" in refusal(facts(manifest(hash_id="old")))
+
+
+def test_a_savepoint_of_another_pipeline_is_refused_and_one_of_a_renamed_pipeline_is_not() -> None:
+    other = PipelineFacts(name="fraud", max_parallelism=128, steps=(step("limits"),), sources={"payments": "files"})
+    assert "is of pipeline 'ads', and this is 'fraud': no step or source has the same name" in refusal(
+        facts(savepoint=manifest(), pipeline=other)
+    )
+    assert isinstance(decide_restore(facts(savepoint=manifest(), pipeline=replace(PIPELINE, name="ads2"))), ForkFrom)
+
+
+def test_a_finished_checkpoint_is_refused_unless_time_starts_over() -> None:
+    done = manifest(5, finished=True)
+    message = refusal(facts(done))
+    assert "is finished" in message
+    assert 'restore="none"' in message
+    assert 'pen.Restore("latest", start_over_time=True)' in message
+    decision = decide_restore(facts(done, start_over_time=True))
+    assert isinstance(decision, Resume)
+    assert not decision.manifest.finished
+    assert decision.manifest.operators[0].watermarks == ()
+    assert decision.manifest.operators[0].states[0].floors == ()
+    assert decision.manifest.sources[0].splits["0"].watermark is None
+    assert decision.manifest.sources[0].splits["0"].position == {"file": "a.csv", "row": 3}
+
+
+def test_a_removed_or_changed_source_is_refused() -> None:
+    gone = replace(PIPELINE, sources={"views": "files"})
+    message = refusal(facts(savepoint=manifest(), pipeline=gone))
+    assert "the savepoint has positions of source 'clicks', and this pipeline has no such source. Its sources: views." in message
+    assert 'rename={"clicks": "views"}' in message
+    changed = replace(PIPELINE, sources={"clicks": "kafka"})
+    assert "source 'clicks' was 'files' in the savepoint and is 'kafka' now" in refusal(
+        facts(savepoint=manifest(), pipeline=changed)
+    )
+    dropped = facts(savepoint=manifest(), pipeline=changed, drop=("clicks",))
+    assert isinstance(decide_restore(dropped), ForkFrom)
+
+
+def test_added_steps_and_sources_start_empty() -> None:
+    more = replace(PIPELINE, steps=(step(), step("new")), sources={"clicks": "files", "views": "files"})
+    assert decide_restore(facts(manifest(), pipeline=more)) == Resume(manifest())
+
+
+def test_a_sink_cannot_be_removed_while_its_rows_are_unconfirmed() -> None:
+    without = replace(PIPELINE, sinks={})
+    for request in ("latest", "none"):
+        assert "sink 'out' are not confirmed" in refusal(facts(manifest(pending=PENDING), pipeline=without, request=request))
+    assert isinstance(decide_restore(facts(manifest(), pipeline=without)), Resume)

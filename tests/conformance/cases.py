@@ -1,0 +1,206 @@
+"""The conformance pipelines: written once, run by every runner. `oracle` has the expected answer of each, computed without Penstock."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+import penstock as pen
+from conformance import data
+from conformance.source import Gated
+from penstock import col, sinks
+
+DELAY = f"{data.DELAY_S}s"
+
+
+@dataclass(frozen=True)
+class Latest:
+    """Saves each committed epoch of an update stream as one file, whole or not at all: for `sinks.foreach_batch`."""
+
+    folder: str
+
+    def __call__(self, rows: pa.RecordBatchReader, epoch: pen.Epoch) -> None:
+        folder = Path(self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps(row, default=str) for row in rows.read_all().to_pylist()]
+        temporary = folder / f".{epoch.number:010d}-{os.getpid()}"
+        temporary.write_text("\n".join(lines) + "\n")
+        temporary.rename(folder / f"update-{epoch.number:010d}.json")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One pipeline: its inputs by name, how it is built, and what of it is stateful."""
+
+    name: str
+    inputs: dict[str, dict[str, list[data.Row]]]
+    build: Callable[[pen.Pipeline, dict[str, pen.Stream], Path], None]
+    on_error: str = "fail"
+    stateful: bool = True
+    timers: bool = True
+
+    def pipeline(self, out: Path, folder: Path, *, stops: int) -> tuple[pen.Pipeline, list[Gated]]:
+        """A new pipeline that writes under `out`, and its sources behind the gate in `folder`, which opens in so many steps."""
+        p = pen.Pipeline(self.name, on_error=self.on_error)
+        gated = [Gated(name, rows, str(folder), stops) for name, rows in self.inputs.items()]
+        self.build(p, {source.name: p.read(source) for source in gated}, out)
+        return p, gated
+
+
+def timed(stream: pen.Stream) -> pen.Stream:
+    return stream.with_watermark("at", delay=DELAY)
+
+
+def windows(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    (
+        timed(inputs["events"])
+        .key_by("k")
+        .window(pen.tumbling("5s"))
+        .aggregate(n=pen.count(), total=col("v").sum(), low=col("v").min(), high="max(v)", mean=col("x").mean(), name="stats")
+        .write(sinks.files(out / "main", format="json"))
+    )
+
+
+def late(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    counts = timed(inputs["events"]).key_by("k").window(pen.tumbling("5s")).aggregate(n=pen.count(), name="counts")
+    counts.write(sinks.files(out / "main", format="json"), name="main")
+    counts.late.select("id", "k").write(sinks.files(out / "late", format="json"), name="late")
+
+
+def two_inputs(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    left = timed(inputs["left"]).select("k", "v", side="'left'")
+    right = timed(inputs["right"]).filter(col("flag")).select("k", "v", side=pen.lit("right"))
+    both = left.union(right).key_by("k", "side").window(pen.tumbling("10s")).aggregate(n=pen.count(), total="sum(v)", name="sides")
+    both.write(sinks.files(out / "main", format="json"))
+
+
+def two_sinks(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    events = timed(inputs["events"])
+    events.filter("v > 400").select("id", "v").write(sinks.files(out / "raw", format="json"), name="raw")
+    per_key = events.key_by("k").window(pen.tumbling("5s")).aggregate(n=pen.count(), name="per-key")
+    per_key.write(sinks.files(out / "main", format="json"), name="main")
+    events.key_by("small").window(pen.tumbling("20s")).aggregate(n=pen.count(), name="per-small").write(
+        sinks.files(out / "small", format="json"), name="small"
+    )
+
+
+def running(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    (
+        inputs["events"]
+        .key_by("k")
+        .aggregate(n=pen.count(), total="sum(v)", low="min(text)", flags=pen.count(where=col("flag")), name="totals")
+        .write(sinks.foreach_batch(Latest(str(out / "main")), idempotent=True), name="latest")
+    )
+
+
+def newest(left: pen.Row, right: pen.Row) -> pen.Row:
+    """The row with the greater id wins; texts are joined by length."""
+    return left if (left.x, left.id) >= (right.x, right.id) else right
+
+
+def reduced(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    rows = timed(inputs["events"]).select("k", "id", "x")
+    rows.key_by("k").window(pen.tumbling("5s")).reduce(newest, name="best").write(sinks.files(out / "main", format="json"), name="main")
+    rows.key_by("k").reduce(newest, name="best-ever").write(
+        sinks.foreach_batch(Latest(str(out / "ever")), idempotent=True), name="ever"
+    )
+
+
+def words(line: str) -> Iterator[str]:
+    yield from line.split()
+
+
+@dataclass
+class Said:
+    k: str
+    text: str
+
+
+@dataclass
+class Word:
+    k: str
+    word: str
+
+
+def said_words(said: Said) -> Iterator[Word]:
+    for word in words(said.text):
+        yield Word(said.k, word)
+
+
+def word_count(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    (
+        timed(inputs["events"])
+        .flat_map(said_words)
+        .key_by("k", "word")
+        .window(pen.tumbling("20s"))
+        .aggregate(n=pen.count(), name="words")
+        .write(sinks.files(out / "main", format="json"))
+    )
+
+
+def split(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    parts = timed(inputs["events"]).split({"high": "v > 250", "low": col("v") < -250})
+    for tag, part in (("high", parts["high"]), ("low", parts["low"]), ("rest", parts.rest)):
+        part.key_by("k").window(pen.tumbling("5s")).aggregate(n=pen.count(), total="sum(v)", name=tag).write(
+            sinks.files(out / tag, format="json"), name=tag
+        )
+
+
+def chained(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    fine = timed(inputs["events"]).key_by("k", "small").window(pen.tumbling("5s")).aggregate(n=pen.count(), name="fine")
+    fine.write(sinks.files(out / "main", format="json"), name="main")
+    coarse = fine.select("k", "n").key_by("k").window(pen.tumbling("30s")).aggregate(total=col("n").sum(), parts=pen.count(), name="coarse")
+    coarse.write(sinks.files(out / "coarse", format="json"), name="coarse")
+
+
+def half(row: pen.Row) -> int:
+    if row.small == 3 and row.flag:
+        raise ValueError(f"cannot halve {row.id}")
+    return int(row.small)
+
+
+def dead_letters(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    checked = timed(inputs["events"]).with_columns(ratio="v / small").select("id", "k", "small", "flag")
+    checked.map(half, schema=int).key_by("value").window(pen.tumbling("5s")).aggregate(n=pen.count(), name="halves").write(
+        sinks.files(out / "main", format="json"), name="main"
+    )
+    p.dead_letters.write(sinks.files(out / "dead", format="json"), name="dead")
+
+
+def all_rows(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    timed(inputs["events"]).window(pen.tumbling("1s")).aggregate(n=pen.count(), total="sum(v)", name="all").write(
+        sinks.files(out / "main", format="json")
+    )
+
+
+def typed_keys(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    (
+        timed(inputs["events"])
+        .with_columns(cents="cast(price as decimal(12, 2))", minute=col("at").dt.truncate("1m"))
+        .with_columns(big="cents > 500")
+        .key_by("small", "flag", "maybe", "big", "minute")
+        .window(pen.tumbling("10s"))
+        .aggregate(n=pen.count(), spent=col("cents").sum(), most="max(cents)", name="typed")
+        .write(sinks.files(out / "main", format="json"))
+    )
+
+
+CASES = [
+    Case("windows", {"events": data.make(1)}, windows),
+    Case("late", {"events": data.make(2, late_every=25)}, late),
+    Case("two-inputs", {"left": data.make(3, splits=2), "right": data.make(4, splits=2)}, two_inputs),
+    Case("two-sinks", {"events": data.make(5)}, two_sinks),
+    Case("running", {"events": data.make(6)}, running, timers=False),
+    Case("reduced", {"events": data.make(7)}, reduced),
+    Case("word-count", {"events": data.make(8)}, word_count),
+    Case("split", {"events": data.make(9)}, split),
+    Case("chained", {"events": data.make(10)}, chained),
+    Case("dead-letters", {"events": data.make(11)}, dead_letters, on_error="dead-letter"),
+    Case("all-rows", {"events": data.make(12)}, all_rows),
+    Case("typed-keys", {"events": data.make(13)}, typed_keys),
+]

@@ -1,0 +1,232 @@
+"""The expected answer of each conformance case: plain Python over the rows of `data`, and the committed files read by glob.
+
+Imports nothing of Penstock. `check(name, inputs, out)` raises AssertionError where what was committed is not the answer.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from conformance import data
+
+Inputs = dict[str, dict[str, list[data.Row]]]
+Rows = list[dict[str, Any]]
+
+
+def committed(folder: str) -> Rows:
+    """The rows of all committed epochs of a file sink."""
+    rows: Rows = []
+    for path in sorted(glob.glob(f"{folder}/epoch=*/part-*.json")):
+        with open(path) as file:
+            rows += [json.loads(line) for line in file if line.strip()]
+    return rows
+
+
+def latest(folder: str, keys: tuple[str, ...]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """The last row per key of an update stream."""
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for path in sorted(glob.glob(f"{folder}/update-*.json")):
+        with open(path) as file:
+            for line in file:
+                if line.strip():
+                    row = json.loads(line)
+                    rows[tuple(row[key] for key in keys)] = row
+    return rows
+
+
+def micros(text: str) -> int:
+    """A timestamp as a file has it, in µs since 1970."""
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+def window(at: int, seconds: int) -> int:
+    """The start of the window a time lies in."""
+    return at - at % (seconds * 1_000_000)
+
+
+def grouped(rows: Iterable[data.Row], key: Callable[[data.Row], Any]) -> dict[Any, list[data.Row]]:
+    groups: dict[Any, list[data.Row]] = defaultdict(list)
+    for row in rows:
+        groups[key(row)].append(row)
+    return groups
+
+
+def total(rows: Rows, column: str = "v") -> int | None:
+    values = [row[column] for row in rows if row[column] is not None]
+    return sum(values) if values else None
+
+
+def same(found: dict[Any, Any], expected: dict[Any, Any], what: str) -> None:
+    """Equal, or an error that shows the first differences."""
+    if found != expected:
+        missing = [key for key in expected if key not in found][:3]
+        extra = [key for key in found if key not in expected][:3]
+        differ = [(key, found[key], expected[key]) for key in expected if key in found and found[key] != expected[key]][:3]
+        raise AssertionError(f"{what}: {len(found)} rows, expected {len(expected)}; missing {missing}; extra {extra}; differ {differ}")
+
+
+def once(rows: Rows, keys: tuple[str, ...], values: tuple[str, ...], what: str) -> dict[Any, Any]:
+    """Rows by key; a key twice is an error, since results of windows are final."""
+    found: dict[Any, Any] = {}
+    for row in rows:
+        key = tuple(micros(row[k]) if k.startswith("window_") else row[k] for k in keys)
+        assert key not in found, f"{what}: {key} was committed twice"
+        found[key] = tuple(row[v] for v in values)
+    return found
+
+
+def check_windows(inputs: Inputs, out: str) -> None:
+    rows = committed(f"{out}/main")
+    assert len(rows) >= 1000, f"only {len(rows)} result rows"
+    groups = grouped(data.everything(inputs["events"]), lambda r: (r["k"], window(r["at"], 5)))
+    assert min(Counter(k for k, _ in groups).values()) >= 3, "each key should have at least three windows"
+    expected = {}
+    for key, members in groups.items():
+        values = [r["v"] for r in members if r["v"] is not None]
+        expected[key] = (len(members), total(members), min(values, default=None), max(values, default=None))
+    same(once(rows, ("k", "window_start"), ("n", "total", "low", "high"), "windows"), expected, "windows")
+    for row in rows:
+        members = groups[row["k"], micros(row["window_start"])]
+        mean = sum(r["x"] for r in members) / len(members)
+        assert math.isclose(row["mean"], mean, rel_tol=1e-9, abs_tol=1e-9), (row, mean)
+        assert micros(row["window_end"]) == micros(row["window_start"]) + 5_000_000
+
+
+def check_late(inputs: Inputs, out: str) -> None:
+    """Conservation: every row is in the result or in `late`, once; and rows within the bound are never late."""
+    rows = data.everything(inputs["events"])
+    late = committed(f"{out}/late")
+    late_ids = [row["id"] for row in late]
+    assert len(set(late_ids)) == len(late_ids), "a late row came twice"
+    counts = once(committed(f"{out}/main"), ("k", "window_start"), ("n",), "main")
+    expected = Counter((r["k"], window(r["at"], 5)) for r in rows if r["id"] not in set(late_ids))
+    same({key: n for key, (n,) in counts.items()}, dict(expected), "late")
+    for row in rows:
+        number = int(row["id"].split("-")[1])
+        if not (number and number % 25 == 0):
+            assert row["id"] not in set(late_ids), f"{row['id']} is within its bound and was late"
+
+
+def check_two_inputs(inputs: Inputs, out: str) -> None:
+    rows = [("left", r) for r in data.everything(inputs["left"])]
+    rows += [("right", r) for r in data.everything(inputs["right"]) if r["flag"]]
+    groups: dict[Any, Rows] = defaultdict(list)
+    for side, row in rows:
+        groups[row["k"], side, window(row["at"], 10)].append(row)
+    expected = {key: (len(members), total(members)) for key, members in groups.items()}
+    same(once(committed(f"{out}/main"), ("k", "side", "window_start"), ("n", "total"), "two inputs"), expected, "two inputs")
+
+
+def check_two_sinks(inputs: Inputs, out: str) -> None:
+    rows = data.everything(inputs["events"])
+    raw = once(committed(f"{out}/raw"), ("id",), ("v",), "raw")
+    same(raw, {(r["id"],): (r["v"],) for r in rows if r["v"] is not None and r["v"] > 400}, "raw")
+    for folder, column, size in (("main", "k", 5), ("small", "small", 20)):
+        expected = Counter((r[column], window(r["at"], size)) for r in rows)
+        found = once(committed(f"{out}/{folder}"), (column, "window_start"), ("n",), folder)
+        same({key: n for key, (n,) in found.items()}, dict(expected), folder)
+
+
+def check_running(inputs: Inputs, out: str) -> None:
+    groups = grouped(data.everything(inputs["events"]), lambda r: (r["k"],))
+    expected = {
+        key: (len(members), total(members), min(r["text"] for r in members), sum(r["flag"] for r in members))
+        for key, members in groups.items()
+    }
+    found = {key: (r["n"], r["total"], r["low"], r["flags"]) for key, r in latest(f"{out}/main", ("k",)).items()}
+    same(found, expected, "running")
+
+
+def check_reduced(inputs: Inputs, out: str) -> None:
+    rows = data.everything(inputs["events"])
+    best = {key: max((r["x"], r["id"]) for r in members) for key, members in grouped(rows, lambda r: (r["k"], window(r["at"], 5))).items()}
+    same(once(committed(f"{out}/main"), ("k", "window_start"), ("x", "id"), "reduced"), best, "reduced")
+    ever = {key: max((r["x"], r["id"]) for r in members) for key, members in grouped(rows, lambda r: (r["k"],)).items()}
+    same({key: (r["x"], r["id"]) for key, r in latest(f"{out}/ever", ("k",)).items()}, ever, "best ever")
+
+
+def check_word_count(inputs: Inputs, out: str) -> None:
+    expected = Counter(
+        (r["k"], word, window(r["at"], 20)) for r in data.everything(inputs["events"]) for word in r["text"].split()
+    )
+    found = once(committed(f"{out}/main"), ("k", "word", "window_start"), ("n",), "words")
+    same({key: n for key, (n,) in found.items()}, dict(expected), "words")
+
+
+def check_split(inputs: Inputs, out: str) -> None:
+    def tag(row: data.Row) -> str:
+        value = row["v"]
+        return "rest" if value is None or -250 <= value <= 250 else "high" if value > 250 else "low"
+
+    for name, members in grouped(data.everything(inputs["events"]), tag).items():
+        groups = grouped(members, lambda r: (r["k"], window(r["at"], 5)))
+        expected = {key: (len(rows), total(rows)) for key, rows in groups.items()}
+        same(once(committed(f"{out}/{name}"), ("k", "window_start"), ("n", "total"), name), expected, name)
+
+
+def check_chained(inputs: Inputs, out: str) -> None:
+    rows = data.everything(inputs["events"])
+    fine = Counter((r["k"], r["small"], window(r["at"], 5)) for r in rows)
+    found = once(committed(f"{out}/main"), ("k", "small", "window_start"), ("n",), "fine")
+    same({key: n for key, (n,) in found.items()}, dict(fine), "fine")
+    coarse: dict[Any, list[int]] = defaultdict(lambda: [0, 0])
+    for (k, _, start), n in fine.items():
+        entry = coarse[k, window(start, 30)]
+        entry[0] += n
+        entry[1] += 1
+    expected = {key: tuple(entry) for key, entry in coarse.items()}
+    same(once(committed(f"{out}/coarse"), ("k", "window_start"), ("total", "parts"), "coarse"), expected, "coarse")
+
+
+def check_dead_letters(inputs: Inputs, out: str) -> None:
+    rows = data.everything(inputs["events"])
+    divided = [r for r in rows if r["small"] == 0 and r["v"] is not None]
+    rest = [r for r in rows if not (r["small"] == 0 and r["v"] is not None)]
+    raised = [r for r in rest if r["small"] == 3 and r["flag"]]
+    good = [r for r in rest if not (r["small"] == 3 and r["flag"])]
+    expected = Counter((r["small"], window(r["at"], 5)) for r in good)
+    found = once(committed(f"{out}/main"), ("value", "window_start"), ("n",), "halves")
+    same({key: n for key, (n,) in found.items()}, dict(expected), "halves")
+    letters = committed(f"{out}/dead")
+    assert len(letters) == len(divided) + len(raised), f"{len(letters)} dead letters, expected {len(divided)} + {len(raised)}"
+    told = Counter(letter["record"].split("'id': '")[1].split("'")[0] for letter in letters)
+    same(dict(told), dict(Counter(r["id"] for r in divided + raised)), "dead letters")
+
+
+def check_all_rows(inputs: Inputs, out: str) -> None:
+    groups = grouped(data.everything(inputs["events"]), lambda r: (window(r["at"], 1),))
+    expected = {key: (len(rows), total(rows)) for key, rows in groups.items()}
+    same(once(committed(f"{out}/main"), ("window_start",), ("n", "total"), "all rows"), expected, "all rows")
+
+
+def check_typed_keys(inputs: Inputs, out: str) -> None:
+    def key(row: data.Row) -> tuple[Any, ...]:
+        big = Decimal(row["price"]) > 500
+        return row["small"], row["flag"], row["maybe"], big, window(row["at"], 60), window(row["at"], 10)
+
+    expected = {}
+    for group, rows in grouped(data.everything(inputs["events"]), key).items():
+        cents = [Decimal(r["price"]) for r in rows]
+        expected[group] = (len(rows), sum(cents), max(cents))
+    found = {}
+    for row in committed(f"{out}/main"):
+        group = (row["small"], row["flag"], row["maybe"], row["big"], micros(row["minute"]), micros(row["window_start"]))
+        assert group not in found, f"{group} was committed twice"
+        found[group] = (row["n"], Decimal(str(row["spent"])), Decimal(str(row["most"])))
+    same(found, expected, "typed keys")
+
+
+def check(name: str, inputs: Inputs, out: str) -> None:
+    """Whether what was committed under `out` is the answer of case `name`."""
+    globals()[f"check_{name.replace('-', '_')}"](inputs, out)
