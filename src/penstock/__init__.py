@@ -23,6 +23,9 @@ Importing this package loads neither pyspark nor a JVM; runners do so when they 
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from penstock.api import pipeline as _pipeline
 from penstock.api.pipeline import Pipeline
 from penstock.api.stream import Stream, tumbling
@@ -32,18 +35,27 @@ from penstock.errors import ConfigError, JobError, PenstockError, PlanError, Res
 from penstock.expr import Expr, coalesce, col, concat, count, event_time, greatest, least, lit, struct, udf, when
 from penstock.functions import Row
 from penstock.runners.conductor import Restore, Status
+from penstock.runners.control import attach
 from penstock.runners.job import Job
 from penstock.runners.local import Local
+
+if TYPE_CHECKING:
+    from penstock.runners.batch import Batch
+    from penstock.runners.continuous.driver import Continuous
+    from penstock.runners.microbatch import MicroBatch
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Batch",
     "ConfigError",
+    "Continuous",
     "Epoch",
     "Expr",
     "Job",
     "JobError",
     "Local",
+    "MicroBatch",
     "PenstockError",
     "Pipeline",
     "PlanError",
@@ -55,6 +67,7 @@ __all__ = [
     "Source",
     "Status",
     "Stream",
+    "attach",
     "coalesce",
     "col",
     "concat",
@@ -68,3 +81,23 @@ __all__ = [
     "udf",
     "when",
 ]
+
+_LATER = {
+    "Batch": "penstock.runners.batch",
+    "Continuous": "penstock.runners.continuous.driver",
+    "MicroBatch": "penstock.runners.microbatch",
+}
+"""Public names that are imported when they are first used."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(importlib.import_module(_LATER[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _microbatch() -> Any:
+    return __getattr__("MicroBatch")()
+
+
+_pipeline.default_runner = _microbatch

@@ -13,8 +13,12 @@ from penstock.protocol.messages import TIME_MAX, TIME_MIN, Barrier, Batch, End, 
 from penstock.runners.spark import frames
 from penstock.runners.spark.frames import Decoder, control_of, encode, encode_control, message_of, read_messages, write_messages
 
-SCHEMA = pa.schema([pa.field("ad", pa.string(), nullable=False), pa.field("n", pa.int64()), pa.field("at", pa.timestamp("us", "UTC"))])
-ROWS = pa.record_batch([pa.array(["a", "b", ""]), pa.array([1, None, -3]), pa.array([0, 1, 2], SCHEMA.field("at").type)], schema=SCHEMA)
+SCHEMA = pa.schema(
+    [pa.field("ad", pa.string(), nullable=False), pa.field("n", pa.int64()), pa.field("at", pa.timestamp("us", "UTC"))]
+)
+ROWS = pa.record_batch(
+    [pa.array(["a", "b", ""]), pa.array([1, None, -3]), pa.array([0, 1, 2], SCHEMA.field("at").type)], schema=SCHEMA
+)
 
 
 def batch(rows: pa.RecordBatch) -> Batch:

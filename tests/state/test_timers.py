@@ -196,6 +196,52 @@ def test_runs_stay_few_and_lose_what_has_fired() -> None:
     assert len(fire(reopened(timers, handles, files), 9_999)) == 60 + 3 + 2 + 1
 
 
+def test_after_a_rescale_each_timer_is_judged_by_the_floor_of_its_own_group() -> None:
+    files = FilesInMemory()
+    one = TimerTable(KEYS, ALL, 128)
+    add(one, *((due, ad) for ad in range(40) for due in (10, 20, 30)))
+    handles = saved(one, files)
+    halves = [group_range(task, 2, 128) for task in (0, 1)]
+    keys = {ad: groups_of(hash_keys(ads(ad)), 128)[0] for ad in range(40)}
+    mine = [{ad for ad, group in keys.items() if group in half} for half in halves]
+    two = [TimerTable.open(KEYS, half, 128, handles, files, floors=[]) for half in halves]
+    assert set(fire(two[0], 20)) == {(due, ad) for ad in mine[0] for due in (10, 20)}
+    assert set(fire(two[1], 10)) == {(10, ad) for ad in mine[1]}
+    frozen = [table.freeze(2) for table in two]
+    handles = [handle for each in frozen for handle in store(each, files, files.name)]
+    again = TimerTable.open(KEYS, ALL, 128, handles, files, floors=[floor for each in frozen for floor in each.floors])
+    assert len(again.freeze(3).runs) == 2
+    fired = fire(again, 25)
+    assert set(fired) == {(20, ad) for ad in mine[1]}
+    fired = fire(again, 30)
+    assert Counter(fired) == Counter((30, ad) for ad in range(40))
+
+
+def test_a_run_with_one_group_that_has_not_fired_is_kept() -> None:
+    files = FilesInMemory()
+    timers = TimerTable(KEYS, ALL, 128)
+    add(timers, (10, 1), (10, 2))
+    first, last = sorted(groups_of(hash_keys(ads(1, 2)), 128).tolist())
+    again = TimerTable.open(KEYS, ALL, 128, saved(timers, files), files, floors=[[0, last - 1, 50]])
+    assert first < last
+    handles = saved(again, files, 2)
+    assert len(handles) == 1
+    assert len(fire(again, 10)) == 1
+
+
+def test_a_late_store_keeps_what_fired_after_the_freeze() -> None:
+    files = FilesInMemory()
+    timers = TimerTable(KEYS, ALL, 128)
+    for number in range(history.RUNS_MAX + 1):
+        add(timers, (10, number))
+        frozen = timers.freeze(number)
+    fire(timers, 10)
+    handles = store(frozen, files, files.name)
+    assert len(handles) == 1
+    again = TimerTable.open(KEYS, ALL, 128, handles, files, floors=frozen.floors)
+    assert len(fire(again, 10)) == history.RUNS_MAX + 1
+
+
 def test_a_damaged_file_is_noticed_when_it_is_opened() -> None:
     files = FilesInMemory()
     timers = TimerTable(KEYS, ALL, 128)
@@ -306,6 +352,19 @@ class Timers(RuleBasedStateMachine):
             TimerTable.open(KEYS, groups, MAX_PARALLELISM, handles, self.files, floors=floors_list) for groups in ranges
         ]
         self.bag, self.floors, self.waiting = bag.copy(), list(floors), []
+
+    @rule(parallelism=st.integers(1, 4))
+    def rescale(self, parallelism: int) -> None:
+        self.checkpoint_now()
+        self.restore(parallelism)
+
+    @rule(rows=some_rows.filter(bool), parallelism=st.integers(1, 4), steps=st.lists(st.integers(0, 40), max_size=4))
+    def add_rescale_and_fire(self, rows: list[Timer], parallelism: int, steps: list[int]) -> None:
+        """Left to chance alone this sequence is rare, and it is the interesting one."""
+        self.add(rows)
+        self.rescale(parallelism)
+        for task, step in enumerate(steps):
+            self.fire(task, step)
 
     @invariant()
     def floors_and_next_due_are_right(self) -> None:

@@ -19,7 +19,7 @@ from penstock.folding import ReduceFunction
 from penstock.functions import RowFunction
 from penstock.plan import logical
 from penstock.plan.explain import explain_node
-from penstock.schema import to_schema
+from penstock.schema import to_schema, visible
 
 if TYPE_CHECKING:
     from penstock.api.pipeline import Pipeline
@@ -238,7 +238,7 @@ class WindowedStream:
 
     def reduce(self, function: Callable[[Any, Any], Any], *, name: str | None = None) -> Stream:
         """A function of two rows, folded over each key's rows of a window."""
-        folded = at_line(lambda: ReduceFunction.of(function, self._stream.schema))
+        folded = at_line(lambda: ReduceFunction.of(function, visible(self._stream.schema)))
         name = need_name(name, "reduce", function, self._by)
         node = logical.WindowReduce(
             where=user_line(),

@@ -1,7 +1,7 @@
 """What a job starts from, decided without reading or writing anything.
 
 The runner gathers the facts (what was asked, what storage holds, what the pipeline is), `decide_restore`
-answers with one of four decisions, and the runner carries it out. Each refusal is a sentence with its fix,
+answers with one of five decisions, and the runner carries it out. Each refusal is a sentence with its fix,
 given before the first row is read.
 
 1. `restore="none"`: **StartEmpty**, in a new lineage. `"latest"` with no checkpoint: the same. `"latest"`:
@@ -14,7 +14,7 @@ given before the first row is read.
 4. State is only as good as what it was computed with: keys, window parameters, columns, `max_parallelism` and
    the hash must be the same.
 5. A finished checkpoint is at the end of event time, so every further row would be late: refused, unless
-   event time starts over.
+   event time starts over. One whose commits are unconfirmed is **Concluded**: they are committed, and that is all.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from penstock.checkpoints.envelope import Json, canonical
 from penstock.checkpoints.manifest import HASH_ID, Manifest, OperatorEntry, SourceEntry, StateEntry
 
 __all__ = [
+    "Conclude",
     "Decision",
     "ForkFrom",
     "PipelineFacts",
@@ -102,13 +103,20 @@ class ForkFrom:
 
 
 @dataclass(frozen=True, slots=True)
+class Conclude:
+    """The job had finished, but for committing what `manifest` lists as pending: do that, and end."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
 class Refuse:
     """Do not start. `message` is the text of a RestoreError."""
 
     message: str
 
 
-Decision: TypeAlias = StartEmpty | Resume | ForkFrom | Refuse
+Decision: TypeAlias = StartEmpty | Resume | ForkFrom | Conclude | Refuse
 
 
 def decide_restore(facts: RestoreFacts) -> Decision:
@@ -119,6 +127,8 @@ def decide_restore(facts: RestoreFacts) -> Decision:
     if unsettled is not None:
         for message in _unsettled(unsettled, facts.pipeline):
             return Refuse(message)
+    if unsettled is not None and unsettled.finished and facts.request == "latest" and not facts.start_over_time:
+        return Conclude(unsettled)
     chosen = facts.savepoint if facts.request == "savepoint" else facts.newest
     if facts.request == "none" or chosen is None:
         return StartEmpty(facts.new_lineage, unsettled)

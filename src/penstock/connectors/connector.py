@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-__all__ = ["BadRecord", "Chunk", "Committer", "Json", "Reader", "Sink", "SinkContext", "Source", "SourceContext", "Verdict", "Writer"]
+__all__ = ["BadRecord", "Began", "Chunk", "Committer", "Json", "Reader", "Sink", "SinkContext", "Source", "SourceContext", "Verdict", "Writer"]
 
 Json = Any  # what json.dumps takes: None, bool, int, str, list, dict
 
@@ -45,12 +45,25 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Began:
+    """When and where an attempt began with a split, for readers that are opened anew in every epoch; times in microseconds since 1970.
+
+    A source whose rows become due as time passes counts from there. `now_us` is the time of the epoch, which stands still while it is read; None: the clock's.
+    """
+
+    at_us: int
+    position: Json
+    now_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SourceContext:
     """Where a reader lives. `job_dir` is the job's own folder (journals); `columns` are those the pipeline uses, in schema order."""
 
     name: str
     job_dir: Path
     columns: tuple[str, ...]
+    began: Began | None = None  # None: with this very reader
 
 
 class Reader(abc.ABC):

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.connectors.connector import Chunk, Json, Reader, Source, SourceContext
+from penstock.connectors.connector import Began, Chunk, Json, Reader, Source, SourceContext
 from penstock.connectors.durable import check_name
 from penstock.errors import ConfigError
 from penstock.schema import to_schema
@@ -51,7 +51,7 @@ class Generate(Source):
         return tuple(str(lane) for lane in range(self.lanes))
 
     def open(self, split: str, position: Json, context: SourceContext) -> Reader:
-        return _GenerateReader(self, int(split), position or 0, context.columns)
+        return _GenerateReader(self, int(split), position or 0, context)
 
     def describe(self) -> str:
         return "generated, replayable"
@@ -78,12 +78,12 @@ def generate(
 
 
 class _GenerateReader(Reader):
-    def __init__(self, source: Generate, lane: int, position: int, columns: tuple[str, ...]) -> None:
+    def __init__(self, source: Generate, lane: int, position: int, context: SourceContext) -> None:
         self.source = source
         self.lane = lane
         self.position = position
-        self.opened_at = position
-        self.opened = time.monotonic()
+        self.began = context.began or Began(time.time_ns() // 1000, position)
+        columns = context.columns
         self.schema = pa.schema([source.schema.field(name) for name in columns])
         told = "columns" in inspect.signature(source.make).parameters
         self.extra: dict[str, Any] = {"columns": columns} if told else {}
@@ -110,8 +110,9 @@ class _GenerateReader(Reader):
         if self.end is not None:
             count = min(count, self.end - self.position)
         if self.source.rate is not None:
-            due = int((time.monotonic() - self.opened) * self.source.rate / self.source.lanes)
-            count = min(count, due - (self.position - self.opened_at))
+            now_us = time.time_ns() // 1000 if self.began.now_us is None else self.began.now_us
+            due = int((now_us - self.began.at_us) / 1e6 * self.source.rate / self.source.lanes)
+            count = min(count, due - (self.position - (self.began.position or 0)))
         return max(count, 0)
 
     def _make(self, count: int) -> pa.RecordBatch:

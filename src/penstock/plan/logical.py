@@ -245,8 +245,7 @@ class Port(Node):
     def __post_init__(self) -> None:
         if self.port == "late":
             assert isinstance(self.input, WindowAggregate | WindowReduce)
-            rows = self.input.input
-            self._like(rows, pa.schema([f for f in rows.schema if f.name != ALL_COLUMN]))
+            self._like(self.input.input, self.input.row_schema)
         else:
             self._like(self.input)
 
@@ -338,6 +337,11 @@ class Keyed(Node):
     def key_fields(self) -> list[pa.Field]:
         """The key columns as the result has them: over all rows there is none to show."""
         return [f for f in self.by_fields if f.name != ALL_COLUMN]
+
+    @property
+    def row_schema(self) -> pa.Schema:
+        """The input's columns as the user knows them: without the key that all rows share."""
+        return pa.schema([f for f in self.input.schema if f.name != ALL_COLUMN])
 
     @property
     def shape(self) -> Tumbling | None:

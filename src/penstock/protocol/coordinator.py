@@ -73,7 +73,9 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time passes."""
+    """Time passes. `epoch`: and an epoch may begin if it is due; a runner says no while a snapshot would hold nothing new."""
+
+    epoch: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +384,7 @@ class Coordinator:
             return ()  # whatever comes now comes too late
         effects = self._react(now, event)
         halted = any(isinstance(effect, Halt) for effect in effects)
-        return effects if halted else effects + self._go_on(now)
+        return effects if halted else effects + self._go_on(now, begin=isinstance(event, Ticked) and event.epoch)
 
     def wake_at(self) -> int | None:
         """When a tick would change something, at the latest."""
@@ -528,7 +530,7 @@ class Coordinator:
 
     # What can go on now, whatever the event was.
 
-    def _go_on(self, now: int) -> tuple[Effect, ...]:
+    def _go_on(self, now: int, *, begin: bool = False) -> tuple[Effect, ...]:
         if self._flight is not None and self._flight.publishing is not None:
             return ()  # its outcome decides everything else
         if self._failure is not None:
@@ -541,7 +543,7 @@ class Coordinator:
             ending = self._all_committed(now)
             if ending:
                 return ending
-        return self._trigger(now) if self.phase is Phase.RUNNING else ()
+        return self._trigger(now, begin=begin) if self.phase is Phase.RUNNING else ()
 
     @property
     def _flushing(self) -> bool:
@@ -591,9 +593,10 @@ class Coordinator:
         self._begin_at = now + min(self._settings.backoff * 2 ** (self._restarts - 1), self._settings.backoff_max)
         return (EndAttempt(self.stamp),)
 
-    def _trigger(self, now: int) -> tuple[Effect, ...]:
+    def _trigger(self, now: int, *, begin: bool) -> tuple[Effect, ...]:
         hurried = self._stop is not None or self._input_ended or bool(self._asked)
-        if self._flight is not None or self._flushing or (now < self._next_trigger and not hurried):
+        due = begin and now >= self._next_trigger
+        if self._flight is not None or self._flushing or not (due or hurried):
             return ()
         finish = self._stop is not None and self._stop.finish
         self._flight = InFlight(self._next_epoch, now, finish, self._asked)

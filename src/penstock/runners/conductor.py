@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from penstock.checkpoints.lock import Lock, hold
 from penstock.checkpoints.manifest import Manifest
 from penstock.checkpoints.repository import Repository, open_savepoint
-from penstock.checkpoints.restore import ForkFrom, Refuse, RestoreFacts, Resume, StartEmpty, decide_restore
+from penstock.checkpoints.restore import Conclude, ForkFrom, Refuse, RestoreFacts, Resume, StartEmpty, decide_restore
 from penstock.checkpoints.storage import OutcomeUnknown
 from penstock.connectors.connector import Committer, Receiver, Source, SourceContext, Verdict
 from penstock.errors import HeldError, JobError, PenstockError, RestoreError, RunnerError, StorageError, SupersededError
@@ -119,6 +119,7 @@ class Conductor:
         restore: Any,
         make_attempts: Callable[[Conductor], Attempts],
         world: World = World(),  # noqa: B008 - frozen
+        epoch_timeout: int = 60_000_000,
     ) -> None:
         self.plan, self.options, self.runner, self.parallelism = plan, options, runner, parallelism
         self.world, self.clock = world, world.clock
@@ -137,6 +138,7 @@ class Conductor:
         self.counters: dict[str, dict[str, int]] = {}  # task -> counters, as last heard
         self.halted = threading.Event()
         self._restore = restore
+        self._epoch_timeout = epoch_timeout
         self._make_attempts = make_attempts
         self._inbox: queue.SimpleQueue[c.Event | Callable[[], None]] = queue.SimpleQueue()
         self._core: c.Coordinator | None = None
@@ -204,8 +206,8 @@ class Conductor:
             self._lock = hold(self.job_dir, self._holder())
             while True:
                 self._reboot = False
-                self._boot()
-                self._conduct()
+                if self._boot():
+                    self._conduct()
                 if not self._reboot:
                     break
         except Crash as crash:
@@ -215,7 +217,12 @@ class Conductor:
             if not isinstance(error, PenstockError):
                 log.exception("the job %s failed", self.plan.name)
         finally:
-            self._close()
+            try:
+                self._close()
+            except Crash as crash:
+                self.error = crash
+            if self._lock is not None:
+                self._lock.release()
             self.halted.set()
             self._refuse_savepoints()
 
@@ -223,13 +230,15 @@ class Conductor:
         started = time.strftime("%Y-%m-%d %H:%M:%S")
         return {"pid": os.getpid(), "host": socket.gethostname(), "started": started, "runner": self.runner}
 
-    def _boot(self) -> None:
-        """Claim a term, decide what to start from, settle what is pending."""
+    def _boot(self) -> bool:
+        """Claim a term, decide what to start from, settle what is pending. False if that was all there was to do."""
         store = self.world.open_store(self.job_dir)
         store.probe()
         self._repository = Repository(store, self.plan.name, keep=self.options.keep)
         claim = self._repository.claim(self._holder())
         pending, epoch = self._decide(self._repository)
+        if self.outcome is not None:
+            return False
         self._committers = {
             op.name: op.node.sink.committer(sink_context(op.node, self.lineage, f"{claim.term}", self.job_dir))
             for op in self.plan.writes
@@ -242,6 +251,7 @@ class Conductor:
         self._start_receivers()
         settings = c.Settings(
             interval=self.options.snapshot_every,
+            timeout=self._epoch_timeout,
             restarts_max=self.options.restarts,
             backoff=self.options.backoff,
         )
@@ -255,6 +265,7 @@ class Conductor:
         )
         if self._attempts is None:
             self._attempts = self._make_attempts(self)
+        return True
 
     def _decide(self, repository: Repository) -> tuple[list[c.Pending], int]:
         request, savepoint, source, options = "latest", None, None, Restore("")
@@ -284,6 +295,12 @@ class Conductor:
             case Resume(manifest):
                 self.lineage, self.parent, self.start, self.manifest = manifest.lineage, manifest.parent, start_from(manifest), manifest
                 return pending_of(manifest), manifest.epoch
+            case Conclude(manifest):
+                self._settle(manifest)
+                self.lineage, self.manifest = manifest.lineage, replace(manifest, term=repository.log.term, epoch=manifest.epoch + 1, pending=())
+                repository.publish(self.manifest)
+                self.outcome = c.Halt(c.Outcome.FINISHED)
+                return [], manifest.epoch
             case StartEmpty(lineage, settle):
                 self._settle(settle)
                 self.lineage, self.start = lineage, StartPoint()
@@ -341,10 +358,14 @@ class Conductor:
             busy |= attempts.step(self.clock())
             wake_at = core.wake_at()
             now = self.clock()
-            if wake_at is not None and now >= wake_at and (core.in_flight is not None or attempts.wants_epoch()):
-                self._handle(c.Ticked())
-            elif not busy:
-                self._wait(2_000 if wake_at is None else min(max(wake_at - now, 500), 20_000))
+            if wake_at is not None and now >= wake_at:
+                wanted = core.phase is c.Phase.RUNNING and core.in_flight is None and attempts.wants_epoch()
+                self._handle(c.Ticked(wanted))
+                wake_at = core.wake_at()
+                busy |= wake_at is None or wake_at > now
+            if not busy:
+                # Due, and nothing came of it: no epoch is wanted. A look now and then is enough; news wake us at once.
+                self._wait(2_000 if wake_at is None else min(wake_at - now, 20_000) if wake_at > now else 20_000)
 
     def _drain(self) -> bool:
         busy = False
@@ -369,6 +390,8 @@ class Conductor:
             return
         if isinstance(item, c.Acked):
             self.counters[item.task] = dict(item.ack.counters)
+        if isinstance(item, c.AttemptFailed):
+            log.warning("attempt %d of %s failed: %s", item.stamp.attempt, self.plan.name, item.error)
         self._handle(item)
 
     def _handle(self, event: c.Event) -> None:
@@ -494,8 +517,6 @@ class Conductor:
 
     def _close(self) -> None:
         if isinstance(self.error, Crash):
-            if self._lock is not None:
-                self._lock.release()
             return
         for closing in [*(r.stop for r in self._receivers), *(k.close for k in self._committers.values())]:
             with contextlib.suppress(Exception):
@@ -505,8 +526,6 @@ class Conductor:
         if self._repository is not None and self.error is None and not self.cancelled:
             with contextlib.suppress(PenstockError):
                 self._repository.sweep_all()
-        if self._lock is not None:
-            self._lock.release()
         if self._temporary and not isinstance(self.error, HeldError):
             shutil.rmtree(self.job_dir, ignore_errors=True)
 

@@ -1,7 +1,8 @@
 """Named points of the protocol where a test can kill or freeze the process that reaches them.
 
-A test drops a file (its path in `PENSTOCK_FAULT_FILE`) saying `{"point": "publish.before", "epoch": 3, "signal": "KILL"}`. The first process that reaches the point at that epoch or
-later takes the file (an atomic rename, so it happens once), notes who it was in `<file>.taken`, and sends itself the signal. Without the variable a point costs one comparison.
+A test drops a file (its path in `PENSTOCK_FAULT_FILE`) saying `{"point": "publish.before", "epoch": 3, "signal": "KILL"}`. The
+first process that reaches the point at that epoch or later takes the file (an atomic rename, so it happens once), notes who it
+was in `<file>.taken`, and sends itself the signal. Without the variable a point costs one comparison.
 """
 
 from __future__ import annotations
@@ -30,6 +31,17 @@ _FILE = os.environ.get("PENSTOCK_FAULT_FILE")
 
 hook: Callable[[str, int], None] | None = None
 """Set by the simulator: called instead, and may raise."""
+
+
+def plan(file: str | None) -> None:
+    """Where faults are planned; for processes that were started before the variable was set."""
+    global _FILE
+    _FILE = file
+
+
+def planned() -> str | None:
+    """Where faults are planned, if they are."""
+    return _FILE or os.environ.get("PENSTOCK_FAULT_FILE")
 
 
 def reach(point: str, epoch: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from penstock.errors import JobError, PenstockError
 from penstock.eventtime import micros
 from penstock.protocol import coordinator as c
 from penstock.runners.conductor import Conductor, Status
+from penstock.runners.control import ControlSocket
 
 
 class Job:
@@ -21,8 +23,20 @@ class Job:
 
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
-        self._thread = threading.Thread(target=conductor.run, name=f"penstock-{conductor.plan.name}", daemon=True)
+        self._control: ControlSocket | None = None
+        attachable = conductor.options.storage is not None and conductor.world.pause is None  # and no simulation
+        if attachable:
+            self._control = ControlSocket(self, conductor.job_dir)
+            conductor.call(self._control.open)  # in the conductor's thread, once it holds the job's lock
+        self._thread = threading.Thread(target=self._run, name=f"penstock-{conductor.plan.name}", daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._conductor.run()
+        finally:
+            if self._control is not None:
+                self._control.close()
 
     @property
     def name(self) -> str:
@@ -50,13 +64,14 @@ class Job:
 
     def savepoint(self, path: str | Path, *, timeout: Any = "5m") -> Path:
         """A self-contained folder to start from again; the job goes on. Returns once its epoch is committed."""
-        answer = self._conductor.savepoint(path)
-        with contextlib.suppress(Exception):
-            result = answer.get(timeout=micros(timeout, "timeout") / 1e6)
-            if isinstance(result, Path):
-                return result
-            raise_from_result(result)
-        raise JobError(f"no savepoint within {timeout}")
+        within_s = micros(timeout, "timeout") / 1e6
+        try:
+            result = self._conductor.savepoint(path).get(timeout=within_s)
+        except queue.Empty:
+            raise JobError(f"no savepoint within {timeout}") from None
+        raise_from_result(result)
+        assert isinstance(result, Path), "the answer is an exception or the path"
+        return result
 
     def stop(self, *, finish: bool = False, timeout: Any = None) -> None:
         """One last snapshot, committed; can be resumed. `finish=True` also closes every window, and is the end."""

@@ -1,11 +1,13 @@
 """Driving tasks in one thread: seats, bounded queues, and what to do next.
 
-A **seat** is a task with what surrounds it: its input queues, its outlets, the readers of its splits, and the iterator of the event it is working on. A `Loop` holds the seats of one
-process. No call here blocks.
+A **seat** is a task with what surrounds it: its input queues, its outlets, the readers of its splits, and the iterator of the
+event it is working on. A `Loop` holds the seats of one process. No call here blocks.
 
-1. A seat is runnable only while every outlet is below its mark. Otherwise its iterator is not pulled and its inputs are not read: that is back-pressure, all the way to the source.
+1. A seat is runnable only while every outlet is below its mark. Otherwise its iterator is not pulled and its inputs are not read:
+   that is back-pressure, all the way to the source.
 2. A held input is not read. Others are.
-3. Seats are tried sinks first, so rows leave before new ones come in; sources read only when the stage has nothing else to do.
+3. Seats are tried sinks first and work off what waits for them, so rows leave before new ones come in; sources read only when the
+   stage has nothing else to do.
 4. The graph of tasks has no cycle and a task without outlets is always runnable, so as long as there is work some seat can run.
 """
 
@@ -36,10 +38,13 @@ from penstock.protocol.messages import (
     Trigger,
     WakeAt,
 )
+from penstock.runners.faults import reach
 from penstock.runtime.task import Task
 
 QUEUE_BYTES_MAX = 1024 * 1024
 MARKER_BYTES = 64
+PACED_ROWS = 4096
+"""A read of fewer rows than this costs more than its rows; see `Seat.poll_every`."""
 
 
 class Outlet(Protocol):
@@ -96,11 +101,12 @@ def size_of(message: Message) -> int:
 class SplitReader:
     """One split being read, and since when it has been silent."""
 
-    __slots__ = ("active_at", "ended", "idle", "reader", "source", "split")
+    __slots__ = ("active_at", "ended", "idle", "poll_at", "reader", "source", "split")
 
     def __init__(self, source: str, split: str, reader: Reader, now: int, *, idle: bool = False) -> None:
         self.source, self.split, self.reader = source, split, reader
         self.active_at, self.idle, self.ended = now, idle, False
+        self.poll_at = 0  # not before
 
 
 class Seat:
@@ -109,6 +115,8 @@ class Seat:
     Args:
         answer: takes the task's acks and declines.
         store: writes frozen states and sooner or later calls `post` with Stored or StoreFailed.
+        poll_every: how long (microseconds) a split that gave few rows is left alone, so that a slow source makes batches and not
+        single rows.
     """
 
     def __init__(
@@ -120,13 +128,17 @@ class Seat:
         answer: Callable[[Task, Ack | Decline], None],
         store: Callable[[Seat, Store], None],
         rows_max: int = 65_536,
+        poll_every: int = 0,
     ) -> None:
         self.observe: Callable[[Task, Event], None] | None = None  # sees every event the task is given
         self.task, self.inputs, self.outlets, self.rows_max = task, list(inputs), outlets, rows_max
+        self.poll_every = poll_every
         self.splits: list[SplitReader] = []
         self.has_sources = bool(task.stage.sources)
         self.sources_ended = False
         self.rows_read = 0
+        self.epoch = 0  # of the last trigger
+        self._frozen = 0  # the last epoch whose cut was reached
         self._answer, self._store = answer, store
         self._held: set[int] = set()
         self._events: deque[Event] = deque()
@@ -138,6 +150,20 @@ class Seat:
     def post(self, event: Event) -> None:
         """Tell the task something as soon as it is free."""
         self._events.append(event)
+
+    @property
+    def waiting(self) -> int:
+        """How many events and messages wait to be handled."""
+        return len(self._events) + sum(len(queue) for queue in self.inputs)
+
+    def holds(self, input: int) -> bool:
+        """Whether an input is held back while others catch up."""
+        return input in self._held
+
+    @property
+    def reading(self) -> bool:
+        """Whether splits are to be read, now or soon."""
+        return self.has_sources and not self.sources_ended and SOURCES not in self._held
 
     @property
     def blocked(self) -> bool:
@@ -179,12 +205,20 @@ class Seat:
                 self._held.add(input)
             case Release(input):
                 self._held.discard(input)
-            case Store():
+            case Store(epoch):
+                self._aligned(epoch)
                 self._store(self, action)
-            case Ack() | Decline():
+            case Ack(epoch) | Decline(epoch):
+                self._aligned(epoch)
+                reach("ack.before", epoch)
                 self._answer(self.task, action)
             case WakeAt():
                 pass
+
+    def _aligned(self, epoch: int) -> None:
+        if epoch > self._frozen:
+            self._frozen = epoch
+            reach("barrier.aligned", epoch)
 
     def _next_event(self, now: int) -> Event | None:
         if self._events:
@@ -216,9 +250,12 @@ class Seat:
         return all(op.name in having or op.node.source.bounded for op in self.task.stage.sources)  # type: ignore[attr-defined]
 
     def _poll(self, split: SplitReader, now: int) -> Event | None:
-        if split.ended:
+        if split.ended or now < split.poll_at:
             return None
+        reach("source.read", self.epoch)
         chunk = split.reader.poll(self.rows_max)
+        if self.poll_every and (chunk is None or chunk.batch is None or chunk.batch.num_rows < PACED_ROWS):
+            split.poll_at = now + self.poll_every
         if chunk is not None and (chunk.batch is not None or chunk.bad):
             split.active_at, split.idle = now, False
             if chunk.ended:
@@ -238,6 +275,7 @@ class Seat:
 
     def trigger(self, epoch: int, *, finish: bool) -> None:
         """Ask a source task for a snapshot. It comes before the splits are read again."""
+        self.epoch = epoch
         if finish:
             self.sources_ended = True
         self._events.append(Trigger(epoch, finish))
@@ -256,10 +294,18 @@ class Loop:
         self.seats = sorted(seats, key=lambda seat: -seat.task.stage.level)
 
     def step(self, now: int) -> bool:
-        """One round over all seats. True if any did something."""
+        """One round over all seats: each works off what waits for it now, then sources read once. True if any did something.
+
+        One message each would not do: a batch read becomes several messages for every task of the next stage, so queues would
+        always be full and barriers late. Working until nothing waits would not do either: a task that others keep busy would keep
+        its own source from ever being read, and with it everybody's time.
+        """
         progress = False
         for seat in self.seats:
-            progress |= seat.step(now)
+            for _ in range(max(1, seat.waiting)):
+                if not seat.step(now):
+                    break
+                progress = True
         return progress
 
     def close(self) -> None:

@@ -132,7 +132,7 @@ def reduce_op(op: Op, stage: Stage, site: Site) -> Operator:
         op.name,
         node.by,
         node.function,
-        node.input.schema,
+        node.row_schema,
         node.schema,
         op_errors(op),
         table(op, "rows", key_schema(node), reduce_values(node), site),
@@ -144,7 +144,7 @@ def reduce_op(op: Op, stage: Stage, site: Site) -> Operator:
 
 def reduce_values(node: logical.Keyed) -> pa.Schema:
     """The folded row as state: named apart from the key columns."""
-    return pa.schema([pa.field(f"row.{f.name}", f.type) for f in node.input.schema])
+    return pa.schema([pa.field(f"row.{f.name}", f.type) for f in node.row_schema])
 
 
 def write_op(op: Op, stage: Stage, site: Site) -> Operator:

@@ -115,6 +115,7 @@ class Task:
             op.id: Minimum(entrances(stage, op.id), restored_time(op.name, site)) for op in stage.ops
         }
         self._open_inputs: dict[int, set[object]] = {op.id: set(entrances(stage, op.id)) for op in stage.ops}
+        self._untold = {op for op, minimum in self._times.items() if minimum.time > TIME_MIN}  # restored times, not yet passed on
         self._sources = {op.name: op for op in stage.sources}
         self._source_errors = {op.name: op_errors(op) for op in stage.sources}
         self._clocks: dict[int, Minimum[tuple[str, str]]] = {op.id: Minimum() for op in stage.ops if op.kind == "time"}
@@ -292,7 +293,9 @@ class Task:
                 yield from self._tell_time(op, self._clocks[op])
 
     def _advance(self, op: int, entrance: object, time: int) -> Iterator[Action]:
-        if self._times[op].advance(entrance, time):
+        # A time that was restored is news to whoever reads this operator, even if it stands still: others must not wait for it to move.
+        if self._times[op].advance(entrance, time) or op in self._untold:
+            self._untold.discard(op)
             yield from self._time_changed(op)
 
     def _rest(self, op: int, entrance: object) -> Iterator[Action]:

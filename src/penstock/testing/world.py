@@ -2,7 +2,7 @@
 
 The classes under test are the ones that run in production: `TaskCore`, `Minimum`, `Coordinator` and the generators of `terms`. Around them this module puts the
 least that makes them a job: two workers, each with a source task and perhaps a target task; exchange channels; a store and a sink, which survive crashes; and
-coordinator hosts, which do not. A source has `rows` numbered rows; a target folds the rows it gets into its state and gives them to the sink.
+coordinator hosts, which do not. A source has a few numbered rows; a target folds the rows it gets into its state and gives them to the sink.
 
 `World.successors` lists every choice the environment has, as worlds. The rules of the model, and why it loses nothing:
 
@@ -13,7 +13,8 @@ coordinator hosts, which do not. A source has `rows` numbered rows; a target fol
    depends on the successor, and the old coordinator cannot begin another epoch. What it has begun (a publish, a commit, a collection) goes on beside its successor: a zombie.
 5. Of the acknowledgements in flight when an attempt ends, at most one is delivered later, to whoever is in charge then.
 6. Steps that commute with all others go first, alone. If each input of a target is waiting to be read or held, and none would complete an alignment, that target
-   moves. An acknowledgement that is not an epoch's last is heard, where it can neither be declined nor outlive its attempt.
+   moves. An acknowledgement that is not an epoch's last is heard, where it can neither be declined nor outlive its attempt. The only claimer reads which
+   terms there are: nobody else creates any.
 7. `epochs` bounds the run: the trigger of that epoch and of later ones is delivered to a source after its end.
 
 Parts are copied before they are changed, so that worlds share what they have in common.
@@ -83,7 +84,7 @@ class Scope:
 
     name: str
     targets: int = 1  # tasks that read both sources: 2 or 4 channels
-    rows: int = 2  # per source
+    rows: tuple[int, int] = (1, 1)  # per source
     epochs: int = 2
     crashes: int = 0  # of a worker or a coordinator
     zombies: int = 0  # successors to a coordinator that is alive
@@ -284,6 +285,7 @@ class World:
         self.terms = 0  # how many were ever created
         self.finished = False
         self.doing = ""  # the choice being carried out, for whoever must report that it went wrong
+        self.mourned = False  # a coordinator died; somebody starts another once nobody is left who can finish the job
         self.disk: int | None = None  # the number of what outlives crashes, once known
         self.left = (scope.crashes, scope.zombies, scope.hiccups, scope.collections, scope.late, scope.reruns)
 
@@ -321,7 +323,7 @@ class World:
         if self.disk is None:
             self.disk = identify((tuple(sorted(self.store.items())), self.sink, self.truth, self.top, self.terms))
         parts.append(self.disk)
-        parts.append(identify((self.left, self.finished, self.births)))
+        parts.append(identify((self.left, self.finished, self.births, self.mourned)))
         return tuple(parts)
 
     def _settled(self, name: str) -> Iterator[tuple[str, World]]:
@@ -331,6 +333,9 @@ class World:
             past = host.coordinator is not None and (host.halted or host.coordinator.stamp.term < newest)
             if past and not host.calls and host.commit is None:
                 del self.hosts[birth]
+        if self.mourned and not self.finished and not any(h.claim is None or h.claim.term == newest for h in self.hosts.values()):
+            self.mourned = False
+            self._boot()
         orphans = [letter for letter in self.acks.values() if letter.event.stamp != self.stamp]
         if orphans:
             self.acks = {task: letter for task, letter in self.acks.items() if letter.event.stamp == self.stamp}
@@ -348,6 +353,11 @@ class World:
         """Steps that commute with everything else (rule 6)."""
         if self.left[5]:
             return []
+        claiming = [host for host in self.hosts.values() if host.claim is None]
+        if len(claiming) == 1:
+            op = next_op(claiming[0].calls[0], self.memo)
+            if isinstance(op, terms.Read) and not any(isinstance(answer, bool) for answer in claiming[0].calls[0].answers):
+                return [self._store_choice(claiming[0].birth, op)]
         if not self.left[2] and not (self.left[4] and (self.left[0] or self.left[1])):
             for birth, host in self.hosts.items():
                 for task, letter in self.acks.items() if host.coordinator is not None else ():
@@ -383,7 +393,7 @@ class World:
         for i, source in self.sources.items():
             if self.scope.reruns and source.core.last_epoch > published:
                 pass  # micro-batches: no source goes on before the epoch is decided
-            elif source.position < self.scope.rows:
+            elif source.position < self.scope.rows[i]:
                 yield f"source {i} reads row {source.position + 1}", False, lambda world, i=i: world._read(i)  # type: ignore[misc]
             elif not source.core.ended:
                 yield f"source {i} ends", False, lambda world, i=i: world._end(i)  # type: ignore[misc]
@@ -491,7 +501,7 @@ class World:
         if not epoch or self.truth or acked is None:
             return
         unread = tuple(j for j in self.targets if any(isinstance(m, Barrier) for m in self.channels[i, j]) and not self.targets[j].seen)
-        for position in range(self.scope.rows + 1):
+        for position in range(self.scope.rows[i] + 1):
             if position != source.position and not source.core.ended and unread:
                 name = f"source {i} runs again, to row {position}"
                 yield name, True, lambda world, p=position: world._rerun(i, p, unread)  # type: ignore[misc]
@@ -611,9 +621,17 @@ class World:
         return name, False, lambda world: world._tell(birth, world.acks.pop(task).event)
 
     def _late(self, birth: int) -> None:
+        """The word of an attempt that is over is worth a look at the clock, no more."""
         letter, self.late = self.late, None
+        host = self.hosts[birth]
         assert letter is not None
+        assert host.coordinator is not None
+        unmoved = host.coordinator.clone()
+        unmoved.handle(host.now, co.Ticked(epoch=False))
         self._tell(birth, letter.event)
+        moved = self.hosts[birth].coordinator
+        assert moved is not None
+        require(moved.key() == unmoved.key(), "stale", f"coordinator {birth} hears {letter.text}")
 
     def _decline(self, birth: int, task: str) -> None:
         self._spend(2)
@@ -640,8 +658,7 @@ class World:
         host = self.hosts.pop(birth)
         if host.coordinator is not None:
             self._end_attempt(host.coordinator.stamp)
-        if not any(h.coordinator is None or h.coordinator.stamp.term == self.terms for h in self.hosts.values()) and not self.finished:
-            self._boot()
+        self.mourned = True
 
     def _take_over(self) -> None:
         self._spend(1)
@@ -656,11 +673,14 @@ class World:
     def _store_choices(self, birth: int, host: Host) -> Iterator[Choice]:
         call = host.calls[0]
         op: object = call.args[0] if call.kind == "collect" else next_op(call, self.memo)
-        name = f"coordinator {birth}: {_show(op)}"
-        yield name, False, lambda world: world._store_step(birth)
+        name, *_ = choice = self._store_choice(birth, op)
+        yield choice
         if self.left[2] and call.kind == "publish" and isinstance(op, terms.Create):
             for done in (True, False):
                 yield f"{name} fails{', but is done' if done else ''}", True, lambda world, done=done: world._publish_fails(birth, done)  # type: ignore[misc]
+
+    def _store_choice(self, birth: int, op: object) -> Choice:
+        return f"coordinator {birth}: {_show(op)}", False, lambda world: world._store_step(birth)
 
     def _store_step(self, birth: int) -> None:
         host = self._host(birth)
@@ -786,7 +806,7 @@ class World:
     def check_output(self) -> None:
         """Every row is committed once."""
         rows = sorted(row for _, rows in self.sink for row in rows)
-        expected = [(i, n) for i in WORKERS for n in range(1, self.scope.rows + 1)]
+        expected = [(i, n) for i in WORKERS for n in range(1, self.scope.rows[i] + 1)]
         require(rows == expected, "output", f"committed were {rows}, expected {expected}")
 
     def check_done(self) -> None:
@@ -807,6 +827,8 @@ def check_cut(truth: tuple[Manifest, ...]) -> None:
 
 def _manifest(publish: co.Publish, scope: Scope) -> Manifest:
     acks = publish.acks
+    tasks = 2 + scope.targets
+    require(len(acks) == tasks, "cut", f"epoch {publish.epoch} has the parts of {sorted(acks)} only")
     positions = tuple(acks[f"source {i}"].splits["in"][str(i)]["position"] for i in WORKERS)
     states = tuple(acks[f"target {j}"].states["fold"] for j in range(scope.targets))
     return Manifest(publish.epoch, positions, states, publish.pending, publish.finished)

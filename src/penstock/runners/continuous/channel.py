@@ -1,12 +1,17 @@
 """Channels between workers: one TCP connection for each (exchange, source task, target task), none of which is ever waited for.
 
-Two workers send to each other at the same time, through tasks that form no cycle but connections that do. One blocking `send` in a loop with one thread, and both would wait for ever. So:
+Two workers send to each other at the same time, through tasks that form no cycle but connections that do. One blocking `send` in
+a loop with one thread, and both would wait for ever. So:
 
-1. Sockets are non-blocking. What the kernel does not take stays in the channel's own queue, and above a mark the channel is **full**: the task that feeds it is not run until there is room.
-2. A connection is read only while its input queue is below the mark and its input is not held. Then the kernel's buffers fill, then the sender's queue: back-pressure, per channel.
+1. Sockets are non-blocking. What the kernel does not take stays in the channel's own queue, and above a mark the channel is
+   **full**: the task that feeds it is not run until there is room.
+2. A connection is read only while its input queue is below the mark and its input is not held. Then the kernel's buffers fill,
+   then the sender's queue: back-pressure, per channel.
 3. Buffers are small on purpose: rows in flight are rows a barrier has to queue behind.
-4. Every connection begins with a greeting: the job's token and whose channel this is. Anybody else is counted and hung up on, and nothing else happens.
-5. A peer that goes away is not an error here. The driver sees it too, knows why, and ends the attempt; only if it does not (`lost_for`) the worker complains itself.
+4. Every connection begins with a greeting: the job's token and whose channel this is. Anybody else is counted and hung up on, and
+   nothing else happens.
+5. A peer that goes away is not an error here. The driver sees it too, knows why, and ends the attempt; only if it does not
+   (`lost_for`) the worker complains itself.
 """
 
 from __future__ import annotations
@@ -27,11 +32,20 @@ import pyarrow as pa
 from penstock.errors import DecodeError
 from penstock.protocol.messages import Message, Stamp
 from penstock.runners.loop import Queue
-from penstock.runners.spark.frames import HELLO_BYTES_MAX, FRAME_BYTES_MAX, Decoder, control_of, encode, encode_control, message_of
+from penstock.runners.spark.frames import (
+    FRAME_BYTES_MAX,
+    HELLO_BYTES_MAX,
+    Decoder,
+    control_of,
+    encode,
+    encode_control,
+    message_of,
+)
 
 log = logging.getLogger("penstock")
 
 CHANNEL_BYTES = 1024 * 1024  # the mark of a queue
+SEGMENT_BYTES = 64 * 1024  # of TCP on the loopback interface
 STAGE_BYTES = 256 * 1024  # what one read takes at most, if it does not go straight into a frame
 PIECES_MAX = 64  # buffers in one system call
 GREETING_S = 5.0  # how long a stranger may take to say who it is
@@ -65,11 +79,14 @@ class Credentials:
 class Outbound:
     """The sending end of a channel: an `Outlet` for a task."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_number", "_pieces", "_selector", "_socket", "_waiting", "channel", "gone")
+    __slots__ = ("_bytes", "_bytes_max", "_number", "_pieces", "_selector", "_socket", "_waiting", "channel", "gone", "stalls")
 
-    def __init__(self, sock: socket.socket, selector: selectors.BaseSelector, channel: Channel, hello: bytes, bytes_max: int) -> None:
+    def __init__(
+        self, sock: socket.socket, selector: selectors.BaseSelector, channel: Channel, hello: bytes, bytes_max: int
+    ) -> None:
         self.channel = channel
         self.gone = False
+        self.stalls = 0  # how often it became full
         self._socket, self._selector, self._bytes_max = sock, selector, bytes_max
         self._pieces: deque[memoryview] = deque([memoryview(hello)])
         self._bytes = len(hello)
@@ -90,6 +107,7 @@ class Outbound:
         self._number += 1
         if not self._waiting:
             self.flush()
+        self.stalls += self.full
 
     def flush(self) -> None:
         """Give the kernel what it takes now."""
@@ -214,9 +232,11 @@ class Wires:
         self._strangers: dict[int, Stranger] = {}
         self._stage = memoryview(bytearray(STAGE_BYTES))
         self._lost_at: float | None = None
-        self._listener = socket.create_server((host, 0), backlog=4096)
+        self._listener = socket.socket()
+        self._tune(self._listener)
+        self._listener.bind((host, 0))
+        self._listener.listen(4096)
         self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -237,10 +257,17 @@ class Wires:
         """A peer will connect to this input."""
         self._awaited[channel] = Awaited(queue, schema, held)
 
+    def answer(self) -> None:
+        """All inputs are known now: let peers in. Those that connected earlier wait in the kernel."""
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+
     def connect(self, channel: Channel, address: tuple[str, int]) -> Outbound:
         """The sending end of a channel to a peer that listens already."""
-        sock = socket.create_connection(address, timeout=GREETING_S)
+        sock = socket.socket()
         self._tune(sock)
+        sock.settimeout(GREETING_S)
+        sock.connect(address)
+        sock.setblocking(False)
         exchange, source, target = channel
         hello = encode_control(self._credentials.greeting(exchange=exchange, source=source, target=target), 0)
         outbound = Outbound(sock, self._selector, channel, hello, self._bytes_max)
@@ -271,17 +298,21 @@ class Wires:
             self._lose_patience()
         return moved
 
+    def stalls(self) -> int:
+        """How often a channel to a peer was full."""
+        return sum(outbound.stalls for outbound in self._outbound)
+
     def lost_for(self) -> float:
         """Since when, in seconds, a peer has been gone; 0 if none is."""
         if self._lost_at is None:
-            if not any(end.gone for end in (*self._inbound, *self._outbound)):
+            if not any(end.gone for end in self._ends):
                 return 0.0
             self._lost_at = time.monotonic()
         return time.monotonic() - self._lost_at
 
     def close(self) -> None:
         """Hang up everywhere."""
-        for end in (*self._inbound, *self._outbound):
+        for end in self._ends:
             end.close()
         for stranger in self._strangers.values():
             stranger.socket.close()
@@ -289,12 +320,19 @@ class Wires:
             sock.close()
         self._selector.close()
 
+    @property
+    def _ends(self) -> list[Inbound | Outbound]:
+        return [*self._inbound, *self._outbound]
+
     def _tune(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        """Before connecting or listening: that is when window and segment sizes are agreed on. Accepted connections inherit."""
         kernel_bytes = max(4096, self._bytes_max // 4)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kernel_bytes)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, kernel_bytes)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if kernel_bytes < 4 * SEGMENT_BYTES:
+            # A window that does not hold some segments makes TCP wait for delayed acknowledgements.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, max(512, kernel_bytes // 4))
 
     def _accept(self) -> None:
         try:
@@ -305,7 +343,7 @@ class Wires:
             self.refused += 1
             sock.close()
             return
-        self._tune(sock)
+        sock.setblocking(False)
         stranger = Stranger(sock, Decoder(HELLO_BYTES_MAX), time.monotonic())
         self._strangers[sock.fileno()] = stranger
         self._selector.register(sock, selectors.EVENT_READ, stranger)

@@ -1,7 +1,7 @@
 """What a worker and the driver say to each other, as JSON objects: `{"say": what, ...}` in control frames.
 
-    worker -> driver    hello (token, stamp, worker, uid, data address, identity)    ready    beat    ack    decline    ended    failed
-    driver -> worker    peers (addresses and uids of all)    trigger    completed    aborted    exit
+    worker -> driver    hello (token, stamp, worker, uid, data address, identity)    ready    beat    ack    decline    ended
+    failed driver -> worker    peers (addresses and uids of all)    trigger    completed    aborted    exit
 
 Acknowledgements carry the whole stamp: the driver hears only those of the attempt under way.
 """

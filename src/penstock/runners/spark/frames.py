@@ -1,15 +1,19 @@
 """Messages as bytes: what travels between the workers of one job, and between worker and driver.
 
-    magic "PNSK" | version u8 | kind u8 | zero u16 | length u32 | number u64 | payload checksum u64 | header checksum u32      32 bytes, little endian
-    payload: `length` bytes
+    header, 32 bytes, little endian:
+        magic "PNSK" | version u8 | kind u8 | zero u16 | length u32 | number u64 | payload checksum u64 | header checksum u32
+    payload, `length` bytes
 
-The payload of a batch is one Arrow IPC message without its schema, which both ends know from the plan; of a watermark or a barrier one integer; of a control frame JSON. Nothing is ever
-unpickled.
+The payload of a batch is one Arrow IPC message without its schema, which both ends know from the plan; of a watermark or a
+barrier one integer; of a control frame JSON. Nothing is ever unpickled.
 
-1. Any changed or missing byte is a `DecodeError`: the header has a checksum of its own, so that a wrong length is noticed at once and not after waiting for bytes that never come.
-2. Frames of a channel are numbered from 0. The receiver counts along (`Decoder`), so a lost or repeated frame is a `DecodeError` too.
+1. Any changed or missing byte is a `DecodeError`: the header has a checksum of its own, so that a wrong length is noticed at once
+   and not after waiting for bytes that never come.
+2. Frames of a channel are numbered from 0. The receiver counts along (`Decoder`), so a lost or repeated frame is a `DecodeError`
+   too.
 3. A length above the cap is refused before anything is allocated. Before a peer has shown its token the cap is small.
-4. Checksums guard against accidents, tokens against strangers: rows come only from peers of the same job, so their structure is checked (`validate()`), not each value.
+4. Checksums guard against accidents, tokens against strangers: rows come only from peers of the same job, so their structure is
+   checked (`validate()`), not each value.
 """
 
 from __future__ import annotations
@@ -66,13 +70,16 @@ class Frame:
     payload: pa.Buffer
 
 
-# --- writing -------------------------------------------------------------------------------------------------------------------------------
+# --- writing
+# -------------------------------------------------------------------------------------------------------------------------------
 
 
 def header(kind: int, number: int, length: int, checksum: int) -> bytes:
     """The first 32 bytes of a frame."""
     if length > FRAME_BYTES_MAX:
-        raise ChannelError(f"a message of {length:,} bytes is more than the {FRAME_BYTES_MAX:,} that a channel carries: one of its rows is too large")
+        raise ChannelError(
+            f"a message of {length:,} bytes is more than the {FRAME_BYTES_MAX:,} a channel carries: one of its rows is too large"
+        )
     checked = CHECKED.pack(MAGIC, VERSION, kind, 0, length, number, checksum)
     return checked + (xxh3_64_intdigest(checked) & 0xFFFFFFFF).to_bytes(4, "little")
 
@@ -108,13 +115,15 @@ def write_messages(messages: Iterable[Message]) -> bytes:
     return b"".join(piece for number, message in enumerate(messages) for piece in encode(message, number))
 
 
-# --- reading -------------------------------------------------------------------------------------------------------------------------------
+# --- reading
+# -------------------------------------------------------------------------------------------------------------------------------
 
 
 class Decoder:
     """Bytes in pieces of any size, frames out.
 
-    Small frames are cut out of what `feed` is given. Of a large one, the part that is still missing can be received straight into its place: `room()` and `took()`.
+    Small frames are cut out of what `feed` is given. Of a large one, the part that is still missing can be received straight into
+    its place: `room()` and `took()`.
     """
 
     __slots__ = ("_have", "_head", "_header", "_payload", "_view", "bytes_max", "number")

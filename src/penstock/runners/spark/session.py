@@ -1,15 +1,19 @@
 """The Spark a runner runs on: found or made, and looked at before the first row.
 
-A job that Spark cannot run should say so in seconds, in words, and before it touches anything. Spark itself waits ten minutes for slots that will never come.
+A job that Spark cannot run should say so in seconds, in words, and before it touches anything. Spark itself waits ten minutes for
+slots that will never come.
 
 1. No session given: the active one; else one on this machine, set up right (`CONF`) and kept for the next job.
 2. A session that was given, or found, is never changed. It is checked, and what is missing is named.
-3. Slots are counted, not configured: `slots_of` asks the scheduler. A barrier stage holds all its slots for as long as the job runs.
-4. On this machine everything listens on the loopback address. Executors elsewhere are refused until channels between them can be encrypted.
+3. Slots are counted, not configured: `slots_of` asks the scheduler. A barrier stage holds all its slots for as long as the job
+   runs.
+4. On this machine everything listens on the loopback address. Executors elsewhere are refused until channels between them can be
+   encrypted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -77,7 +81,7 @@ def get_session(spark: Any = None, *, slots: int, runner: str = "Continuous") ->
     if spark is None:
         return make_session(slots)
     check_session(spark, slots=slots, runner=runner)
-    return spark  # type: ignore[no-any-return]
+    return spark
 
 
 def active_session() -> Any:
@@ -106,7 +110,7 @@ def make_session(slots: int, conf: Mapping[str, str] | None = None) -> SparkSess
         for key, value in {**CONF, **(conf or {})}.items():
             builder = builder.config(key, value)
         builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={Path(file.name).as_uri()}")
-        return builder.getOrCreate()  # type: ignore[no-any-return]
+        return builder.getOrCreate()
     finally:
         os.unlink(file.name)
 
@@ -116,7 +120,9 @@ def require_pyspark() -> None:
     try:
         import pyspark
     except ImportError:
-        raise RunnerError('this runner needs Spark, and pyspark is not installed.\n  Install it: pip install "penstock[spark]"') from None
+        raise RunnerError(
+            'this runner needs Spark, and pyspark is not installed.\n  Install it: pip install "penstock[spark]"'
+        ) from None
     if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 0):
         raise RunnerError(f"this runner needs pyspark 4.3 or later, and {pyspark.__version__} is installed")
 
@@ -133,7 +139,7 @@ def check_session(spark: Any, *, slots: int, runner: str = "Continuous") -> None
         raise RunnerError("this Spark session has been stopped.\n  Leave spark out, or make a new one")
     if setting(spark, "spark.dynamicAllocation.enabled", "false").lower() == "true":
         raise RunnerError(
-            f"{runner} holds its slots for as long as it runs, and this Spark gives and takes executors (dynamic allocation is on).\n"
+            f"{runner} holds its slots as long as it runs, and this Spark gives and takes executors (dynamic allocation is on).\n"
             "  Start Spark with --conf spark.dynamicAllocation.enabled=false"
         )
     have = slots_of(spark)
@@ -198,10 +204,8 @@ def own_hosts(spark: Any) -> set[str]:
     """The names of this machine."""
     name = socket.gethostname()
     names = {"127.0.0.1", "localhost", "::1", name, socket.getfqdn(), setting(spark, "spark.driver.host", "localhost")}
-    try:
+    with contextlib.suppress(OSError):  # a machine that cannot resolve its own name has the other ones
         names |= {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
-    except OSError:
-        pass  # a machine that cannot resolve its own name has the other ones
     return names
 
 

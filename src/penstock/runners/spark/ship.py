@@ -1,9 +1,11 @@
 """Getting this very package, and the user's pipeline, to where tasks run.
 
-User functions and plans travel by Spark's own closures, and only there: nothing on our own sockets is ever unpickled. What a closure refers to by name (this package) must be the same on
-both sides, to the byte: two versions that half understand each other would corrupt state quietly.
+User functions and plans travel by Spark's own closures, and only there: nothing on our own sockets is ever unpickled. What a
+closure refers to by name (this package) must be the same on both sides, to the byte: two versions that half understand each other
+would corrupt state quietly.
 
-1. On this machine (`local[n]`) workers get the driver's `sys.path`, so that what the driver can import they can too: an editable install, `PYTHONPATH=src`, the folder of a test or a script.
+1. On this machine (`local[n]`) workers get the driver's `sys.path`, so that what the driver can import they can too: an editable
+   install, `PYTHONPATH=src`, the folder of a test or a script.
 2. Elsewhere the package travels as a zip, once per Spark application, and comes before what is installed there.
 3. Each worker says who it is (`identity`), and `check_identity` compares before any row moves.
 """

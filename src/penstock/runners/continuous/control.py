@@ -1,0 +1,294 @@
+"""The driver's end of the lines to its workers: who is there, what they say, and what they are told. One server for each attempt,
+in a thread of its own.
+
+1. A connection is nobody until it has shown the attempt's token and stamp. Others are hung up on and counted; nothing else
+   happens.
+2. When all workers are there, each is told where the others are. When all say they are ready, the attempt is running.
+3. A line that breaks, a worker silent for `SILENT_S`, a worker that says it failed: each fails the attempt, once. Whoever is
+   first names the reason.
+4. What is heard is posted to the conductor with its stamp; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.errors import DecodeError, RunnerError
+from penstock.protocol import coordinator as c
+from penstock.protocol.messages import Stamp
+from penstock.runners.continuous.channel import GREETING_S, STRANGERS_MAX, Credentials
+from penstock.runners.continuous.wire import ack_of, stamp_of
+from penstock.runners.spark.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Decoder, control_of, encode_control
+from penstock.runners.spark.ship import check_identity
+
+log = logging.getLogger("penstock")
+
+SILENT_S = 5.0
+TURN_S = 0.25
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """One connection: first a stranger's, then a worker's."""
+
+    socket: socket.socket
+    since: float
+    heard: float
+    decoder: Decoder = field(default_factory=lambda: Decoder(HELLO_BYTES_MAX))
+    worker: int | None = None
+    hello: dict[str, Any] = field(default_factory=dict)
+    number: int = 0
+    unsent: bytearray = field(default_factory=bytearray)
+    ready: bool = False
+    ended: bool = False
+
+
+class ControlServer(threading.Thread):
+    """Listens to the workers of one attempt.
+
+    Args:
+        post: takes events for the coordinator.
+        hear: is shown every beat: worker, beat.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        workers: int,
+        identity: str,
+        *,
+        post: Callable[[c.Event], None],
+        hear: Callable[[int, dict[str, Any]], None] = lambda worker, beat: None,
+        silent_s: float = SILENT_S,
+    ) -> None:
+        super().__init__(name="penstock-control", daemon=True)
+        self.credentials, self.workers, self.identity = credentials, workers, identity
+        self.refused = 0  # connections of strangers
+        self.stale = 0  # answers of other attempts
+        self.failed = False
+        self.ending = self.closing = False
+        self.beats: dict[int, dict[str, Any]] = {}  # worker -> what it last said about itself
+        self._post, self._hear_beat, self._silent_s = post, hear, silent_s
+        self._lines: dict[int, Line] = {}  # by worker
+        self._strangers: list[Line] = []
+        self._orders: deque[dict[str, Any]] = deque()
+        self._running = self._input_ended = False
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self._listener.setblocking(False)
+        self._wake_read, self._wake_write = socket.socketpair()
+        for end in (self._wake_read, self._wake_write):
+            end.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, "listener")
+        self._selector.register(self._wake_read, selectors.EVENT_READ, "wake")
+
+    @property
+    def stamp(self) -> Stamp:
+        """Of the attempt."""
+        return self.credentials.stamp
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where workers connect to."""
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
+
+    # From any thread.
+
+    def tell(self, say: str, **more: Any) -> None:
+        """Tell all workers."""
+        self._orders.append({"say": say, **more})
+        with contextlib.suppress(OSError):
+            self._wake_write.send(b"w")
+
+    @property
+    def complete(self) -> bool:
+        """Whether all workers are there."""
+        return len(self._lines) == self.workers
+
+    def processes(self) -> list[int]:
+        """The process ids of the workers that are there."""
+        return [int(line.hello["pid"]) for line in list(self._lines.values())]
+
+    def dismiss(self) -> None:
+        """Tell workers to exit. From here on it is no failure when they are gone."""
+        self.ending = True
+        self.tell("exit")
+
+    def wait_until_gone(self, timeout_s: float) -> None:
+        """Until no worker is connected, and all they said is heard."""
+        until = time.monotonic() + timeout_s
+        while self._lines and time.monotonic() < until:
+            time.sleep(0.005)
+
+    def close(self) -> None:
+        """Hang up; workers that still listen end themselves."""
+        self.closing = True
+        with contextlib.suppress(OSError):
+            self._wake_write.send(b"w")
+        if self.is_alive():
+            self.join()
+        self._wake_write.close()
+
+    def fail(self, error: str, *, fatal: bool = False) -> None:
+        """The attempt has failed; only the first reason counts."""
+        if not self.failed and not self.ending and not self.closing:
+            self.failed = True
+            self._post(c.AttemptFailed(self.stamp, error, fatal))
+
+    # The thread.
+
+    def run(self) -> None:
+        """Until closed."""
+        try:
+            while not self.closing:
+                for key, mask in self._selector.select(TURN_S):
+                    if key.data == "listener":
+                        self._accept()
+                    elif key.data == "wake":
+                        with contextlib.suppress(BlockingIOError):
+                            self._wake_read.recv(4096)
+                    else:
+                        self._attend(key.data, mask)
+                self._pass_on()
+                self._look_at_the_clock()
+        finally:
+            for line in [*self._lines.values(), *self._strangers]:
+                line.socket.close()
+            for end in (self._listener, self._wake_read):
+                end.close()
+            self._selector.close()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        if len(self._strangers) >= STRANGERS_MAX:
+            self.refused += 1
+            sock.close()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        line = Line(sock, time.monotonic(), time.monotonic())
+        self._strangers.append(line)
+        self._selector.register(sock, selectors.EVENT_READ, line)
+
+    def _attend(self, line: Line, mask: int) -> None:
+        try:
+            if mask & selectors.EVENT_WRITE:
+                self._send(line)
+            if mask & selectors.EVENT_READ:
+                # Of a stranger not a byte more than its greeting is read.
+                data = line.socket.recv(line.decoder.need if line.worker is None else 262_144)
+                if not data:
+                    raise ConnectionResetError
+                line.heard = time.monotonic()
+                for frame in line.decoder.feed(data):
+                    self._heard(line, control_of(frame))
+        except BlockingIOError:
+            pass
+        except DecodeError as error:
+            self._drop(line, f"sent what is no message: {error}")
+        except OSError:
+            self._drop(line, "was lost")
+
+    def _drop(self, line: Line, what: str) -> None:
+        self._selector.unregister(line.socket)
+        line.socket.close()
+        if line.worker is None:
+            self.refused += 1
+            self._strangers.remove(line)
+            return
+        self._lines.pop(line.worker, None)
+        self.fail(f"worker {line.worker} (process {line.hello.get('pid')}) {what}")
+
+    def _heard(self, line: Line, said: dict[str, Any]) -> None:
+        if line.worker is None:
+            self._greet(line, said)
+            return
+        match said:
+            case {"say": "beat", "read": int()}:
+                self.beats[line.worker] = said
+                self._hear_beat(line.worker, said)
+            case {"say": "ack" | "decline", "stamp": stamp} if not self.stamp.accepts(stamp_of(stamp)):
+                self.stale += 1
+            case {"say": "ack", "epoch": int(epoch), "task": str(task), "ack": ack}:
+                self._post(c.Acked(self.stamp, epoch, task, ack_of(ack)))
+            case {"say": "decline", "epoch": int(epoch), "task": str(task), "reason": str(reason)}:
+                self._post(c.Declined(self.stamp, epoch, task, reason))
+            case {"say": "ready"}:
+                line.ready = True
+                if not self._running and self.complete and all(each.ready for each in self._lines.values()):
+                    self._running = True
+                    self._post(c.Running(self.stamp))
+            case {"say": "ended"}:
+                line.ended = True
+                if not self._input_ended and self.complete and all(each.ended for each in self._lines.values()):
+                    self._input_ended = True
+                    self._post(c.InputEnded(self.stamp))
+            case {"say": "failed", "error": str(error), "trace": str(trace), "fatal": bool(fatal)}:
+                if not self.closing:
+                    log.warning("worker %d failed: %s\n%s", line.worker, error, trace)
+                self.fail(error, fatal=fatal)
+            case _:
+                raise DecodeError(f"it says {said['say']!r}, which is not known here")
+
+    def _greet(self, line: Line, hello: dict[str, Any]) -> None:
+        worker, address = hello.get("worker"), hello.get("address")
+        known = (
+            self.credentials.accepts(hello) and type(worker) is int and 0 <= worker < self.workers and isinstance(address, list)
+        )
+        if not known or worker in self._lines:
+            self._drop(line, "is not one of ours")
+            return
+        try:
+            check_identity(self.identity, str(hello.get("identity")))
+        except RunnerError as error:
+            self.fail(str(error), fatal=True)
+        self._strangers.remove(line)
+        line.worker, line.hello = worker, hello
+        line.decoder.bytes_max = FRAME_BYTES_MAX
+        assert isinstance(worker, int)
+        self._lines[worker] = line
+        if self.complete:
+            everyone = [self._lines[each].hello for each in range(self.workers)]
+            peers = [{"address": hello["address"], "uid": hello["uid"]} for hello in everyone]
+            self._orders.append({"say": "peers", "peers": peers})
+
+    def _pass_on(self) -> None:
+        while self._orders:
+            order = self._orders.popleft()
+            for line in list(self._lines.values()):
+                line.unsent += encode_control(order, line.number)
+                line.number += 1
+        for line in list(self._lines.values()):
+            if line.unsent:
+                try:
+                    self._send(line)
+                except OSError:
+                    self._drop(line, "was lost")
+
+    def _send(self, line: Line) -> None:
+        with contextlib.suppress(BlockingIOError):
+            del line.unsent[: line.socket.send(line.unsent)]
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.unsent else 0)
+        if self._selector.get_key(line.socket).events != events:
+            self._selector.modify(line.socket, events, line)
+
+    def _look_at_the_clock(self) -> None:
+        now = time.monotonic()
+        for line in [line for line in self._strangers if now - line.since > GREETING_S]:
+            self._drop(line, "did not say who it is")
+        for line in list(self._lines.values()):
+            if now - line.heard > self._silent_s:
+                self._drop(line, f"was silent for {self._silent_s:.0f} s")

@@ -1,0 +1,254 @@
+"""The continuous runner: all tasks run all the time, in the tasks of one Spark barrier stage.
+
+Spark starts the processes, gives them the code, and cleans up after them. The rest is ours: rows go from worker to worker,
+barriers flow among them, and this process keeps the checkpoints.
+
+1. One attempt is one Spark job of one barrier stage, which Spark never retries: when a task is lost the whole job ends, and the
+   coordinator begins the next attempt from the last checkpoint.
+2. Each attempt has its own server, port, token and stamp. What is left of an earlier one can reach nothing.
+3. An attempt ends by telling workers to exit, which takes milliseconds. Only where that does not work Spark is asked to cancel
+   the job, which takes seconds.
+4. A new attempt waits until Spark has the slots again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import pickle
+import secrets
+import threading
+import time
+from typing import Any
+
+from penstock.errors import PenstockError, RunnerError
+from penstock.plan.physical import PhysicalPlan
+from penstock.protocol import coordinator as c
+from penstock.protocol.messages import Aborted, Completed, Stamp
+from penstock.runners import faults
+from penstock.runners.conductor import Conductor
+from penstock.runners.continuous.channel import CHANNEL_BYTES, Credentials
+from penstock.runners.continuous.control import ControlServer
+from penstock.runners.continuous.link import STUCK_S
+from penstock.runners.continuous.worker import WorkerSpec, run_partition
+from penstock.runners.cut import StartPoint
+from penstock.runners.options import Options
+from penstock.runners.runner import Runner
+from penstock.runners.spark.session import (
+    active_session,
+    get_session,
+    is_local,
+    require_pyspark,
+    slots_of,
+    too_few_slots,
+    wait_for_slots,
+)
+from penstock.runners.spark.ship import job_error, ship
+
+log = logging.getLogger("penstock")
+
+EXIT_S = 2.0  # for workers to follow the order to exit
+CANCEL_S = 10.0  # for Spark to cancel
+
+
+class Continuous(Runner):
+    """Run continuously on Spark: `pipeline.run(pen.Continuous(parallelism=4, storage="checkpoints"))`.
+
+    Rows move as soon as they are there; a snapshot every `snapshot_every` makes the output of the time since the last one
+    visible, exactly once.
+
+    Args:
+        spark: a classic Spark session. Left out: the active one, or a new one on this machine.
+        parallelism: tasks per stage, and the number of Spark slots held while the job runs. Left out: all slots (on this machine
+        at most one per core). latency: the longest wait to fill a batch.
+    """
+
+    name = "continuous"
+
+    def __init__(
+        self,
+        spark: Any = None,
+        *,
+        parallelism: int | None = None,
+        storage: Any = None,
+        keep: int | None = None,
+        snapshot_every: Any = None,
+        restarts: int | None = None,
+        backoff: Any = None,
+        latency: Any = None,
+    ) -> None:
+        super().__init__(
+            parallelism=parallelism,
+            storage=storage,
+            keep=keep,
+            snapshot_every=snapshot_every,
+            restarts=restarts,
+            backoff=backoff,
+            latency=latency,
+        )
+        self._spark = spark
+
+    def conductor(self, plan: PhysicalPlan, options: Options, restore: Any) -> Conductor:
+        """The conductor of a run. Spark is found and checked first: what is wrong with it is said before anything is touched."""
+        require_pyspark()
+        self._spark = get_session(self._spark, slots=options.parallelism or 1)
+        return super().conductor(plan, options, restore)
+
+    def parallelism(self, options: Options) -> int:
+        """Tasks per stage."""
+        if options.parallelism:
+            return options.parallelism
+        spark = self._spark or active_session()
+        slots = slots_of(spark)
+        return max(1, min(slots, os.cpu_count() or 1) if is_local(spark) else slots)
+
+    def attempts(self, conductor: Conductor) -> ContinuousAttempts:
+        """Attempts as Spark jobs."""
+        return ContinuousAttempts(conductor, self._spark)
+
+
+class ContinuousAttempts:
+    """One attempt after another, each a barrier stage. Called in the conductor's thread."""
+
+    def __init__(self, conductor: Conductor, spark: Any) -> None:
+        self._conductor, self._spark = conductor, spark
+        self._server: ControlServer | None = None
+        self._job: threading.Thread | None = None
+        self._group = ""
+        self._read: dict[int, dict[int, int]] = {}  # epoch -> worker -> rows read before it
+        self._published: dict[int, int] = {}  # the same, of the newest checkpoint
+
+    def begin(self, stamp: Stamp, start: StartPoint) -> None:
+        """Start a server, and a Spark job whose tasks connect to it."""
+        from pyspark import InheritableThread
+
+        conductor = self._conductor
+        self._read, self._published = {}, {}
+        credentials = Credentials(secrets.token_hex(32), stamp)
+        server = ControlServer(credentials, conductor.parallelism, ship(self._spark), post=self._post, hear=self._hear)
+        spec = WorkerSpec(
+            plan=conductor.plan,
+            parallelism=conductor.parallelism,
+            start=start,
+            job_dir=conductor.job_dir,
+            driver=server.address,
+            credentials=credentials,
+            by_content=not is_local(self._spark),
+            channel_bytes=int(os.environ.get("PENSTOCK_CHANNEL_BYTES", CHANNEL_BYTES)),
+            latency=conductor.options.latency,
+            stuck_s=float(os.environ.get("PENSTOCK_STUCK_S", STUCK_S)),
+            fault_file=faults.planned(),
+        )
+        self._group = f"penstock-{conductor.plan.name}-{stamp.term}-{stamp.attempt}-{secrets.token_hex(4)}"
+        self._server = server
+        server.start()
+        self._job = InheritableThread(target=self._run_job, args=(server, spec, self._group))
+        self._job.daemon = True
+        self._job.start()
+
+    def end(self, stamp: Stamp) -> None:
+        """Tell workers to exit; if they do not, have Spark end them."""
+        server, job = self._server, self._job
+        if server is None or job is None:
+            return
+        failed = server.failed
+        server.dismiss()
+        if server.complete or server.failed:
+            job.join(EXIT_S)
+        if job.is_alive():
+            with contextlib.suppress(Exception):
+                self._spark.sparkContext.cancelJobGroup(self._group)
+            job.join(CANCEL_S)
+        if job.is_alive():
+            log.warning("the Spark job %s is still there %.0f s after it was cancelled", self._group, CANCEL_S)
+        if failed:
+            server.wait_until_gone(0.2)
+            # What was read after the last checkpoint will be read again.
+            self._conductor.replayed += sum(
+                max(0, beat["read"] - self._published.get(worker, 0)) for worker, beat in server.beats.items()
+            )
+        server.close()
+        self._server = self._job = None
+
+    @property
+    def server(self) -> ControlServer | None:
+        """Of the attempt under way; for tests."""
+        return self._server
+
+    def trigger(self, stamp: Stamp, epoch: int, finish: bool) -> None:
+        """Tell the source tasks."""
+        if self._server is not None:
+            self._server.tell("trigger", epoch=epoch, finish=finish)
+
+    def tell(self, stamp: Stamp, event: Completed | Aborted) -> None:
+        """Tell all tasks."""
+        if self._server is None:
+            return
+        if isinstance(event, Completed):
+            self._published = self._read.pop(event.epoch, self._published)
+            self._server.tell("completed", epoch=event.epoch)
+        else:
+            self._server.tell("aborted", epoch=event.epoch)
+
+    def step(self, now: int) -> bool:
+        """Nothing is done in this thread."""
+        return False
+
+    def wants_epoch(self) -> bool:
+        """Always: a snapshot without news is cheap, and shows that the job is alive."""
+        return True
+
+    def close(self) -> None:
+        """Drop what is left."""
+        server = self._server
+        if server is not None:
+            self.end(server.stamp)
+
+    # The server's thread.
+
+    def _post(self, event: c.Event) -> None:
+        if isinstance(event, c.Acked):
+            read = sum(count for key, count in event.ack.counters.items() if key.startswith("source ") and key.endswith(".read"))
+            worker = int(event.task.rpartition(" ")[2])
+            known = self._read.setdefault(event.epoch, {})
+            known[worker] = known.get(worker, 0) + read
+        self._conductor.post(event)
+
+    def _hear(self, worker: int, beat: dict[str, Any]) -> None:
+        self._conductor.times = {**self._conductor.times, **beat.get("times", {})}
+        self._conductor.counters.update(beat.get("counters", {}))
+
+    # The job's thread.
+
+    def _run_job(self, server: ControlServer, spec: WorkerSpec, group: str) -> None:
+        context = self._spark.sparkContext
+        try:
+            wait_for_slots(self._spark, spec.parallelism)
+            if server.closing:
+                return
+            context.setJobGroup(group, f"penstock {spec.plan.name}", interruptOnCancel=True)
+            seats = context.parallelize(range(spec.parallelism), spec.parallelism).barrier()
+            seats.mapPartitions(functools.partial(run_partition, spec)).collect()
+            server.fail("all workers are gone, and nobody asked them to")
+        except RunnerError as error:
+            server.fail(str(error), fatal=True)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            server.fail(f"this pipeline cannot be sent to workers: {error}", fatal=True)
+        except PenstockError as error:
+            server.fail(str(error))
+        except Exception as error:
+            self._job_failed(server, spec, error)
+
+    def _job_failed(self, server: ControlServer, spec: WorkerSpec, error: Exception) -> None:
+        text = str(error)
+        if "SPARK-24819" in text or "BarrierJobSlotsNumberCheckFailed" in text:
+            server.fail(too_few_slots(self._spark, spec.parallelism, slots_of(self._spark)), fatal=True)
+            return
+        for _ in range(20):  # a worker that was lost is noticed by its line too, in better words
+            if server.failed or server.closing:
+                return
+            time.sleep(0.05)
+        never_came = any(word in text for word in ("PYTHON_VERSION_MISMATCH", "ModuleNotFoundError", "ImportError"))
+        server.fail(f"the Spark job failed: {job_error(error)}", fatal=never_came)

@@ -1,0 +1,413 @@
+"""The driver's side of epochs that are Spark jobs: what MicroBatch and Batch share.
+
+The coordinator decides that an epoch begins; a **feed** (a Structured Streaming query, or a thread) takes the order, runs the one job of `levels`, and hands back what the tasks report. No
+task outlives its epoch: each one starts from the newest published checkpoint. So an epoch that was aborted leaves nothing behind; the next one reads the same rows again.
+
+1. Only the conductor's thread touches the state here. The feed's thread takes orders from a queue and hands reports over by `Conductor.call`.
+2. An epoch begins only if somebody has something to say: a split with rows, a split that has just become idle, a user who waits. Looking costs the driver a reader per split (`Probes`).
+3. How many rows an epoch may read follows from how long the last ones took (`Budget`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Protocol
+
+from penstock.connectors.connector import Began, Reader, SourceContext
+from penstock.errors import RunnerError
+from penstock.plan.logical import AssignTime, Read
+from penstock.plan.physical import Op, PhysicalPlan
+from penstock.protocol import coordinator as c
+from penstock.protocol.messages import Aborted, Completed, SplitAssigned, Stamp
+from penstock.runners.conductor import Conductor
+from penstock.runners.cut import StartPoint, start_from
+from penstock.runners.faults import reach
+from penstock.runners.spark import session as sessions
+from penstock.runners.spark.levels import EpochOrder, Facts, Report, SplitOrder, run_epoch
+from penstock.runners.spark.ship import check_workers, job_error
+from penstock.runtime.task import below
+
+__all__ = ["EPOCH_TIMEOUT", "Budget", "EpochAttempts", "Feed", "own_session", "parallelism_of", "quiet_session"]
+
+log = logging.getLogger("penstock")
+
+EPOCH_TIMEOUT = 600_000_000
+"""Spark notices lost processes itself; this is for jobs that hang."""
+
+Serve = Callable[[Any], bool]
+
+
+class Feed(Protocol):
+    """Who calls `serve` with one row per task, again and again, each time in the same thread of its own."""
+
+    def start(self, serve: Serve) -> None:
+        """Begin."""
+
+    def cancel(self) -> None:
+        """Give up the Spark job that is running, if one is."""
+
+    def stop(self) -> None:
+        """End, and leave nothing behind; `serve` has been told to return."""
+
+    def failure(self) -> str | None:
+        """Why it has ended by itself, if it has."""
+
+
+class Budget:
+    """How many rows each task may read in an epoch, so that it takes about `target_us`."""
+
+    START, LEAST, MOST = 200_000, 1_000, 4_000_000
+
+    def __init__(self, target_us: int, fixed: int | None = None) -> None:
+        self.target_us, self.fixed = target_us, fixed
+        self.rows = fixed or self.START
+
+    @property
+    def read_us_max(self) -> int | None:
+        """How long a task may go on reading: the first epochs of slow functions would take for ever otherwise."""
+        return None if self.fixed else self.target_us
+
+    def learn(self, took_us: int, *, used_up: bool) -> None:
+        """An epoch took so long; `used_up`: and would have read more."""
+        if self.fixed or (took_us <= self.target_us and not used_up):
+            return
+        factor = min(max(self.target_us / max(took_us, 1), 0.25), 4.0)
+        if not 0.8 < factor < 1.25:
+            self.rows = int(min(max(self.rows * factor, self.LEAST), self.MOST))
+
+
+class Probes:
+    """Whether splits have rows after where they were read to. Keeps one reader per split in the driver; its rows are thrown away."""
+
+    def __init__(self, conductor: Conductor) -> None:
+        self._job_dir = conductor.job_dir
+        self._ops = {op.name: op for op in conductor.plan.reads}
+        self._open: dict[tuple[str, str], tuple[Any, Reader]] = {}
+        self._full: set[tuple[str, str]] = set()  # known to have rows
+
+    def has_rows(self, split: SplitAssigned, began: Began) -> bool:
+        """Whether a reader would get something now."""
+        key = (split.source, split.split)
+        if key not in self._open or self._open[key][0] != split.position:
+            self.forget(key)
+            op = self._ops[split.source]
+            assert isinstance(op.node, Read)
+            reader = op.node.source.open(split.split, split.position, SourceContext(op.name, self._job_dir, op.columns, began))
+            self._open[key] = (split.position, reader)
+        reader = self._open[key][1]
+        # Readers may answer "perhaps" with yes; polling settles it. What is polled here is read again by a task.
+        if key not in self._full and reader.backlog() and reader.poll(1) is not None:
+            self._full.add(key)
+        return key in self._full
+
+    def forget(self, key: tuple[str, str]) -> None:
+        """The split is somewhere else now."""
+        self._full.discard(key)
+        if key in self._open:
+            self._open.pop(key)[1].close()
+
+    def close(self) -> None:
+        """Let go of all readers."""
+        for key in list(self._open):
+            self.forget(key)
+
+
+class Attempt:
+    """One attempt: where it is, what was heard of its last epoch, and its feed."""
+
+    def __init__(
+        self,
+        conductor: Conductor,
+        stamp: Stamp,
+        start: StartPoint,
+        feed: Feed,
+        budget: Budget,
+        facts: Any,
+        drained: Callable[[], None] | None,
+    ) -> None:
+        self.stamp, self.start, self.feed, self.budget, self.facts, self._drained = stamp, start, feed, budget, facts, drained
+        self.ended = False
+        self.began_at = conductor.clock()
+        self.more = False
+        self.wake_at: int | None = None
+        self.counted: dict[str, Counter[str]] = {}  # rows of the published epochs of this attempt, by task
+        self.heard: dict[str, Counter[str]] = {}  # the same with the epoch in flight
+        self.active_at: dict[tuple[str, str], int] = {}
+        self.began: dict[tuple[str, str], Any] = {}
+        self._conductor = conductor
+        self._orders: queue.SimpleQueue[tuple[EpochOrder, threading.Event] | None] = queue.SimpleQueue()
+        self._settled = threading.Event()
+
+    # The feed's thread.
+
+    def serve(self, ticks: Any) -> bool:
+        """Wait for an order and run it; back once its epoch is published or given up. False: there will be no more."""
+        order = self._orders.get()
+        if order is None:
+            self._orders.put(None)  # for whoever asks again
+            return False
+        epoch, settled = order
+        began = time.monotonic()
+        plan, tasks = self._conductor.plan, self._conductor.parallelism
+        try:
+            reports = run_epoch(ticks, self.facts, epoch, levels=plan.levels, parallelism=tasks)
+        except Exception as error:  # whatever Spark, Py4J or a lost worker raises
+            reason = spark_error(error)
+            self._conductor.call(lambda: self._job_failed(epoch, settled, reason))
+        else:
+            took_us = int((time.monotonic() - began) * 1e6)
+            self._conductor.call(lambda: self._job_done(epoch, reports, took_us))
+        settled.wait()
+        return not self.ended
+
+    # The conductor's thread.
+
+    def order(self, epoch: EpochOrder) -> None:
+        """Let the feed run an epoch."""
+        self._settled = threading.Event()
+        self._orders.put((epoch, self._settled))
+
+    def settle(self) -> None:
+        """The epoch under way is published, or will never be."""
+        self._settled.set()
+
+    def end(self) -> None:
+        """Stop the feed."""
+        self.ended = True
+        self._orders.put(None)
+        self._settled.set()
+        self.feed.cancel()
+        self.feed.stop()
+
+    def splits(self) -> list[list[SplitOrder]]:
+        """What each task has to read."""
+        plan, tasks = self._conductor.plan, self._conductor.parallelism
+        return [[self._split(split) for op in plan.reads for split in self.start.assigned(op, i, tasks)] for i in range(tasks)]
+
+    def _split(self, split: SplitAssigned) -> SplitOrder:
+        key = (split.source, split.split)
+        position = self.began.setdefault(key, split.position)
+        return SplitOrder(split, self.active_at.get(key, self.began_at), Began(self.began_at, position))
+
+    def _job_failed(self, epoch: EpochOrder, settled: threading.Event, reason: str) -> None:
+        if not self.ended and not settled.is_set():  # of an epoch that was given up this is no news
+            self._conductor.post(c.AttemptFailed(self.stamp, f"epoch {epoch.epoch}: {reason}"))
+
+    def _job_done(self, epoch: EpochOrder, reports: list[Report], took_us: int) -> None:
+        if self.ended:
+            return
+        failed = [report for report in reports if report.say == "failed"]
+        if failed:
+            log.debug("%s failed:\n%s", failed[0].task, failed[0].trace)
+            fatal = [report for report in failed if report.fatal]
+            worst = (fatal or failed)[0]
+            self._conductor.post(c.AttemptFailed(self.stamp, worst.error, worst.fatal))
+            return
+        self.budget.learn(took_us, used_up=any(report.more for report in reports))
+        self.more = any(report.more for report in reports)
+        self.wake_at = min((r.ack.wake_at for r in reports if r.ack and r.ack.wake_at is not None), default=None)
+        for report in reports:
+            self.active_at.update(dict.fromkeys(((source, split) for source, split in report.active), epoch.now))
+        self._conductor.times = {report.task: report.watermark for report in reports}
+        if self._drained is not None and not self.more:
+            self._drained()
+        self.heard = {}
+        for report in reports:
+            if report.ack is None:
+                self._conductor.post(c.Declined(self.stamp, epoch.epoch, report.task, report.error))
+                continue
+            counted = self.counted.get(report.task, Counter()) + Counter(report.ack.counters)
+            self.heard[report.task] = counted
+            self._conductor.post(c.Acked(self.stamp, epoch.epoch, report.task, replace(report.ack, counters=dict(counted))))
+
+
+class EpochAttempts:
+    """Attempts whose epochs are Spark jobs (the conductor's `Attempts`).
+
+    Args:
+        drained: called when no split has more rows now, before that epoch is acknowledged. With it, epochs follow each other until then.
+        keep_open: whether a split that says it has ended may have more rows in a later run.
+    """
+
+    def __init__(
+        self,
+        conductor: Conductor,
+        spark: Any,
+        make_feed: Callable[[Stamp], Feed],
+        budget: Budget,
+        *,
+        drained: Callable[[], None] | None = None,
+        keep_open: bool = False,
+    ) -> None:
+        self._conductor, self._spark, self._make_feed, self._budget = conductor, spark, make_feed, budget
+        self._drained, self._keep_open = drained, keep_open
+        self._idle_after = {op.name: idle_after(conductor.plan, op) for op in conductor.plan.reads}
+        self._attempt: Attempt | None = None
+        self._broadcast: Any = None
+        self._probes = Probes(conductor)
+        self._look_at = 0.0
+        check_hosts(spark, conductor)
+        check_workers(spark)
+
+    def begin(self, stamp: Stamp, start: StartPoint) -> None:
+        """Start a feed; tasks are made anew in every epoch."""
+        from pyspark import cloudpickle
+
+        conductor = self._conductor
+        reach("restore.before", start.epoch)
+        facts = Facts(conductor.plan, conductor.parallelism, stamp, conductor.job_dir)
+        self._broadcast = self._spark.sparkContext.broadcast((conductor.world.fresh_id(), cloudpickle.dumps(facts)))
+        attempt = Attempt(conductor, stamp, start, self._make_feed(stamp), self._budget, self._broadcast, self._drained)
+        self._attempt = attempt
+        try:
+            attempt.feed.start(attempt.serve)
+        except Exception as error:
+            conductor.post(c.AttemptFailed(stamp, f"Spark could not start: {spark_error(error)}"))
+            return
+        conductor.post(c.Running(stamp))
+
+    def end(self, stamp: Stamp) -> None:
+        """Stop the feed. A task that still runs somewhere can write files nobody refers to, and no more."""
+        if self._attempt is not None:
+            self._attempt.end()
+            self._attempt = None
+        if self._broadcast is not None:
+            try:
+                self._broadcast.destroy()
+            except Exception as error:
+                log.debug("a broadcast could not be removed: %s", error)
+            self._broadcast = None
+
+    def trigger(self, stamp: Stamp, epoch: int, finish: bool) -> None:
+        """Order an epoch."""
+        attempt = self._attempt
+        assert attempt is not None, f"epoch {epoch} without an attempt"
+        budget, now = attempt.budget, self._conductor.clock()
+        restored, splits = attempt.start.restored, attempt.splits()
+        attempt.order(EpochOrder(epoch, now, finish, budget.rows, budget.read_us_max, restored, splits, self._keep_open))
+
+    def tell(self, stamp: Stamp, event: Completed | Aborted) -> None:
+        """Go on from the new checkpoint, or once more from the old one."""
+        attempt = self._attempt
+        if attempt is None:
+            return
+        if isinstance(event, Completed):
+            attempt.start = start_from(self._conductor.manifest)
+            attempt.counted = attempt.heard
+        else:
+            attempt.more = True
+            attempt.feed.cancel()
+        attempt.settle()
+
+    def step(self, now: int) -> bool:
+        """Notice a feed that has ended by itself."""
+        attempt = self._attempt
+        if attempt is not None and not attempt.ended and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + 1.0
+            failure = attempt.feed.failure()
+            if failure is not None:
+                self._conductor.post(c.AttemptFailed(attempt.stamp, failure))
+        return False
+
+    def wants_epoch(self) -> bool:
+        """Whether there are rows to read, a deadline has passed, or the input is over."""
+        attempt, now = self._attempt, self._conductor.clock()
+        if attempt is None or self._drained is not None or attempt.more or (attempt.wake_at is not None and now >= attempt.wake_at):
+            return True
+        splits = [split for splits in attempt.splits() for split in splits]
+        return all(split.assigned.ended for split in splits) or any(self._wants(split, now) for split in splits if not split.assigned.ended)
+
+    def _wants(self, split: SplitOrder, now: int) -> bool:
+        if self._probes.has_rows(split.assigned, split.began):
+            return True
+        idle_after = self._idle_after[split.assigned.source]
+        return idle_after is not None and not split.assigned.idle and now - split.active_at >= idle_after
+
+    def close(self) -> None:
+        """The job is over."""
+        if self._attempt is not None:
+            self.end(self._attempt.stamp)
+        self._probes.close()
+
+
+def idle_after(plan: PhysicalPlan, op: Op) -> int | None:
+    """How long a split of this source may be silent before it holds back nobody."""
+    stage = next(stage for stage in plan.stages if op in stage.ops)
+    reached = below(stage, op.id)
+    found = [o.node.idle_after for o in stage.ops if o.id in reached and isinstance(o.node, AssignTime)]
+    return found[0] if found else None
+
+
+# --- sessions ------------------------------------------------------------------------------------------------------------------------------
+
+
+def own_session(spark: Any, parallelism: int | None, runner: str) -> Any:
+    """The user's session, the active one, or a new one on this machine. Tasks may come in turns, so slots are not counted."""
+    spark = spark or sessions.active_session()
+    if spark is None:
+        return sessions.make_session(parallelism or os.cpu_count() or 2)
+    if not hasattr(spark, "_jsparkSession"):
+        raise RunnerError(
+            f"{runner} needs classic Spark, and this is a Spark Connect session: the coordinator lives in the driver process.\n"
+            '  Start Spark in this process: SparkSession.builder.master("local[4]"), or submit with spark-submit'
+        )
+    if spark.sparkContext._jsc is None:
+        raise RunnerError("this Spark session has been stopped.\n  Leave spark out, or make a new one")
+    return spark
+
+
+def parallelism_of(spark: Any) -> int:
+    """Tasks per stage if nobody says: what can run at the same time."""
+    slots = sessions.slots_of(spark)
+    return max(1, min(slots, os.cpu_count() or 2) if sessions.is_local(spark) else slots)
+
+
+def check_hosts(spark: Any, conductor: Conductor) -> None:
+    """State and staged rows are files: without storage that all machines share there can be only one."""
+    strangers = sorted(sessions.hosts_of(spark) - sessions.own_hosts(spark))
+    if strangers and conductor.options.storage is None:
+        raise RunnerError(
+            f"this Spark has executors on {', '.join(strangers)}, and without storage= the job lives in a temporary folder of this machine.\n"
+            "  Give a folder that all of them mount: storage=..."
+        )
+
+
+def quiet_session(spark: Any) -> Any:
+    """A session of our own in the same Spark: the user's settings stay as they are, and do not matter here."""
+    session = spark.newSession()
+    for key, value in SETTINGS.items():
+        session.conf.set(key, value)
+    return session
+
+
+SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",  # an epoch's plan is always the same line; planning it anew costs more than it saves
+    "spark.sql.streaming.stopTimeout": "20s",
+    # Faster by 100 ms a batch; what it writes is scratch, so that it was never tested against crashes does not matter.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.numRecentProgressUpdates": "2",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+}
+
+
+def spark_error(error: BaseException) -> str:
+    """What was wrong, in a line: Spark's own text runs over pages."""
+    text = job_error(error)
+    for line in lines_of(str(error)):
+        if "Python worker exited unexpectedly" in line or "worker crashed" in line:
+            return "a Python worker of Spark has died"
+    return text[:500]
+
+
+def lines_of(text: str) -> Iterator[str]:
+    """The lines of a text, without looking at more than matter."""
+    yield from (line.strip() for line in text[:100_000].splitlines())

@@ -1,0 +1,195 @@
+"""`KeyedTable` against a dict: whatever is done in whatever order, through freezes, failures, crashes and rescales."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from files_in_memory import FilesInMemory
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from penstock.errors import StorageError
+from penstock.state import history, keygroups
+from penstock.state import table as table_module
+from penstock.state.history import Frozen, store
+from penstock.state.keygroups import group_range, groups_of, hash_keys
+from penstock.state.runs import Handle
+from penstock.state.table import KeyedTable, StateSpec
+
+MAX_PARALLELISM = 8
+SPEC = StateSpec(
+    "all",
+    pa.schema([("k", pa.string()), ("w", pa.int64())]),
+    pa.schema([("n", pa.int64()), ("s", pa.string())]),
+    route_columns=1,
+)
+some_key = st.tuples(st.sampled_from(["a", "b", "c", "dd", "ee", "", None]), st.sampled_from([0, 1, None]))
+some_value = st.tuples(st.none() | st.integers(0, 5), st.sampled_from(["x", "", None]))
+Key, Value = tuple[Any, ...], tuple[Any, ...]
+
+
+def contents(table: KeyedTable) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for batch in table.scan() for row in batch.to_pylist()]
+
+
+def key_batch(keys: list[Key]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([dict(zip(SPEC.keys.names, key)) for key in keys], SPEC.keys)
+
+
+def value_batch(values: list[Value]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([dict(zip(SPEC.values.names, value)) for value in values], SPEC.values)
+
+
+class Tables(RuleBasedStateMachine):
+    """The tables of all tasks of one operator, against one dict."""
+
+    hashes_max: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(history, "RUNS_MAX", 2)
+        self.patch.setattr(table_module, "SCAN_ROWS", 2)
+        if self.hashes_max is not None:
+            real, few = hash_keys, np.uint64(self.hashes_max)
+            self.patch.setattr(keygroups, "hash_keys", lambda keys, seeds=None: real(keys, seeds) % few)
+        self.files = FilesInMemory()
+        self.model: dict[Key, Value] = {}
+        self.epoch = 0
+        self.waiting: list[tuple[list[Frozen], dict[Key, Value]]] = []
+        self.checkpoint: tuple[list[Handle], dict[Key, Value]] = ([], {})
+
+    def teardown(self) -> None:
+        self.patch.undo()
+
+    @initialize(parallelism=st.integers(1, 4), slots_max=st.sampled_from([0, 3, 1_000]))
+    def start(self, parallelism: int, slots_max: int) -> None:
+        self.slots_max = slots_max
+        self.restore(parallelism)
+
+    def opened(self, handles: list[Handle], parallelism: int) -> list[KeyedTable]:
+        ranges = [group_range(task, parallelism, MAX_PARALLELISM) for task in range(parallelism)]
+        handles = [Handle.from_json(handle.to_json()) for handle in handles]
+        return [
+            KeyedTable.open(SPEC, groups, MAX_PARALLELISM, handles, self.files, slots_max=self.slots_max) for groups in ranges
+        ]
+
+    def routed(self, keys: list[Key]) -> list[tuple[KeyedTable, list[int]]]:
+        if not keys:
+            return []
+        groups = groups_of(keygroups.hash_keys(key_batch(keys).select([0])), MAX_PARALLELISM).tolist()
+        rows = [(table, [i for i, g in enumerate(groups) if g in table.groups]) for table in self.tables]
+        return [(table, mine) for table, mine in rows if mine]
+
+    @rule(rows=st.lists(st.tuples(some_key, some_value), max_size=8), read_first=st.booleans())
+    def put(self, rows: list[tuple[Key, Value]], read_first: bool) -> None:
+        for table, mine in self.routed([key for key, _ in rows]):
+            keys = key_batch([rows[i][0] for i in mine])
+            if read_first:
+                table.get_many(keys)
+            table.put_many(keys, value_batch([rows[i][1] for i in mine]))
+        self.model |= dict(rows)
+
+    @rule(keys=st.lists(some_key, max_size=8), read_first=st.booleans())
+    def delete(self, keys: list[Key], read_first: bool) -> None:
+        for table, mine in self.routed(keys):
+            batch = key_batch([keys[i] for i in mine])
+            if read_first:
+                table.get_many(batch)
+            table.delete_many(batch)
+        for key in keys:
+            self.model.pop(key, None)
+
+    @rule(keys=st.lists(some_key, max_size=8))
+    def get(self, keys: list[Key]) -> None:
+        for table, mine in self.routed(keys):
+            found, values = table.get_many(key_batch([keys[i] for i in mine]))
+            for i, there, value in zip(mine, found.tolist(), values.to_pylist()):
+                assert there == (keys[i] in self.model)
+                assert tuple(value.values()) == self.model.get(keys[i], (None, None))
+
+    @rule()
+    def freeze(self) -> None:
+        self.epoch += 1
+        self.waiting.append(([table.freeze(self.epoch) for table in self.tables], dict(self.model)))
+
+    @precondition(lambda self: self.waiting)
+    @rule(pick=st.integers(0, 5), tell=st.booleans())
+    def store(self, pick: int, tell: bool) -> None:
+        """Store some frozen state, perhaps not the latest; the task may or may not hear of it."""
+        frozen, model = self.waiting.pop(pick % len(self.waiting))
+        handles = []
+        for table, each in zip(self.tables, frozen):
+            mine = store(each, self.files, self.files.name)
+            if tell:
+                table.stored(each, mine)
+            handles += mine
+        self.checkpoint = (handles, model)
+        self.compare(self.opened(handles, 1), model)
+
+    @rule()
+    def checkpoint_now(self) -> None:
+        self.freeze()
+        frozen, model = self.waiting.pop()
+        handles = [store(each, self.files, self.files.name) for each in frozen]
+        for table, each, mine in zip(self.tables, frozen, handles):
+            table.stored(each, mine)
+        self.checkpoint = ([handle for mine in handles for handle in mine], model)
+
+    @rule(number=st.integers(0, 9))
+    def load(self, number: int) -> None:
+        """Enough rows at once that later runs are small beside this one."""
+        self.put([((key, w), (number, None)) for key in ("a", "b", "c", "dd", "ee", "f", "g", "") for w in range(3)], False)
+
+    @precondition(lambda self: self.waiting)
+    @rule(after=st.integers(0, 2))
+    def fail_to_store(self, after: int) -> None:
+        frozen, _ = self.waiting.pop()
+        self.files.fail_after = after
+        for each in frozen:
+            try:
+                store(each, self.files, self.files.name)
+            except StorageError:
+                break
+        self.files.fail_after = None
+
+    @rule(parallelism=st.integers(1, 4))
+    def restore(self, parallelism: int) -> None:
+        """A crash, and a new start with perhaps another number of tasks."""
+        handles, model = self.checkpoint
+        self.tables = self.opened(handles, parallelism)
+        self.model = dict(model)
+        self.waiting = []
+
+    @rule(parallelism=st.integers(1, 4))
+    def rescale(self, parallelism: int) -> None:
+        self.checkpoint_now()
+        self.restore(parallelism)
+
+    def compare(self, tables: list[KeyedTable], model: dict[Key, Value]) -> None:
+        rows = [row for table in tables for row in contents(table)]
+        assert len(rows) == len(model)
+        assert {row[:2]: row[2:] for row in rows} == model
+        assert sum(table.rows_estimate for table in tables) >= len(model)
+
+    @invariant()
+    def the_tables_hold_what_the_dict_holds(self) -> None:
+        if hasattr(self, "tables"):
+            self.compare(self.tables, self.model)
+
+
+class CollidingTables(Tables):
+    """The same with three hashes for all keys."""
+
+    hashes_max = 3
+
+
+often = settings(max_examples=80, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+TestTables = Tables.TestCase
+TestTables.settings = often
+TestCollidingTables = CollidingTables.TestCase
+TestCollidingTables.settings = often
