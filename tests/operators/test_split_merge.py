@@ -25,7 +25,7 @@ from penstock.runtime.assemble import BUILDERS
 from runtime.rig import Collect, Cut, Rig, hand, table
 
 S = 1_000_000
-EXAMPLES = 30
+EXAMPLES = 40
 IGNORED = ("in", "out", "read")
 
 
@@ -192,7 +192,7 @@ def scripts(draw: st.DrawFn, timed: bool) -> list[Step]:
     steps: list[Step] = []
     time_now = -60 * S
     nullable = draw(st.booleans()) if timed else True
-    for row in draw(st.lists(rows_of(timed and not nullable), max_size=24)):
+    for row in draw(st.lists(rows_of(timed and not nullable), max_size=16)):
         steps.append(("row", row))
         if draw(st.integers(0, 4)) == 0:
             time_now += draw(st.sampled_from([1, 4 * S, 10 * S, 9 * S + 999_999, 25 * S]))

@@ -85,7 +85,12 @@ MUTANTS = (
         "barrier overtakes rows",
         "rows sent before the barrier are counted as after it",
         f"{WORLD}.send",
-        (("= (*self.channels[i, j], message)", "= tuple(sorted((*self.channels[i, j], message), key=lambda m: not isinstance(m, Barrier)))"),),
+        (
+            (
+                "= (*self.channels[i, j], message)",
+                "= tuple(sorted((*self.channels[i, j], message), key=lambda m: not isinstance(m, Barrier)))",
+            ),
+        ),
         "plain",
         "cut",
     ),
@@ -133,7 +138,12 @@ MUTANTS = (
         "names are used again",
         "a state file named by its epoch alone is found written, by an attempt that failed",
         f"{WORLD}.save",
-        (("return state\n", "return eval(self.store.setdefault(f'state/{target.index}-{epoch}', repr(state).encode()))\n"),),
+        (
+            (
+                "return state\n",
+                "self.disk = None\n    return eval(self.store.setdefault(f'state/{target.index}-{epoch}', repr(state).encode()))\n",
+            ),
+        ),
         "short crash",
         "cut",
     ),
@@ -141,7 +151,12 @@ MUTANTS = (
         "restore from an older checkpoint",
         "what was published, and perhaps committed, happens again",
         f"{TERMS}_walk",
-        (("record if record.kind == CHECKPOINT else head.newest", "head.newest or (record if record.kind == CHECKPOINT else None)"),),
+        (
+            (
+                "record if record.kind == CHECKPOINT else head.newest",
+                "head.newest or (record if record.kind == CHECKPOINT else None)",
+            ),
+        ),
         "short crash",
         "restore",
     ),
@@ -151,7 +166,7 @@ MUTANTS = (
         f"{COORDINATOR}._acked",
         (("(*self.pending, *fresh)", "fresh"),),
         "short crash",
-        "restore",
+        "output",
     ),
     Mutant(
         "pending is not replayed",
@@ -246,7 +261,10 @@ MUTANTS = (
         "a successor may come between them",
         f"{TERMS}publish",
         (
-            ("data = codec.encode(record)", "data = codec.encode(record)\n    late = (yield Read(term_path(claim.term + 1))) is not None"),
+            (
+                "data = codec.encode(record)",
+                "data = codec.encode(record)\n    late = (yield Read(term_path(claim.term + 1))) is not None",
+            ),
             ("if (yield Read(term_path(claim.term + 1))) is not None:", "if late:"),
         ),
         "zombie",
@@ -264,7 +282,12 @@ MUTANTS = (
         "a lost slot is not looked at",
         "the old coordinator slipped a checkpoint in; the successor must start from it",
         f"{TERMS}claim_term",
-        (("if not (yield from _created(slot_path(start.seq), data)):", "if (yield from _created(slot_path(start.seq), data)) is None:"),),
+        (
+            (
+                "if not (yield from _created(slot_path(start.seq), data)):",
+                "if (yield from _created(slot_path(start.seq), data)) is None:",
+            ),
+        ),
         "zombie",
         "restore",
     ),

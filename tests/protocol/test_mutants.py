@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from mutants import DEEP, MUTANTS, Mutant
 
 from penstock.testing.explorer import explore
-from tests.protocol.mutants import DEEP, MUTANTS, Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -33,9 +33,9 @@ def found(out: Any) -> Counter[tuple[str, int]]:
     return Counter({key: row["c"] for key, row in zip(keys, out.rows())})
 
 
-def per_minute(folder: Path, out: Any, *, watch: str | None = None) -> pen.Pipeline:
+def per_minute(folder: Path, out: Any, *, watch: str | None = None, splits: int = 1) -> pen.Pipeline:
     pipeline = pen.Pipeline("ads")
-    read = pipeline.read(sources.files(folder, schema=SCHEMA, format="json", watch=watch, splits=2), name="in").with_watermark("at", delay="5s")
+    read = pipeline.read(sources.files(folder, schema=SCHEMA, format="json", watch=watch, splits=splits), name="in").with_watermark("at", delay="5s")
     read.key_by("user").window(pen.tumbling("1m")).aggregate(c=pen.count(), name="minutes").write(out)
     return pipeline
 
@@ -51,7 +51,7 @@ def out(request: pytest.FixtureRequest) -> Any:
 def test_everything_that_is_there_and_then_the_end(spark: Any, out: Any, tmp_path: Path, watch: str | None) -> None:
     for first in range(0, 600, 200):
         write_rows(tmp_path / "in", first, 200)
-    job = per_minute(tmp_path / "in", out, watch=watch).run(pen.Batch(spark, parallelism=2, rows_per_epoch=150))
+    job = per_minute(tmp_path / "in", out, watch=watch, splits=2).run(pen.Batch(spark, parallelism=2, rows_per_epoch=150))
     assert found(out) == expected(600)
     assert job.status().state == "finished"
 

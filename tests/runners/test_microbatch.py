@@ -221,7 +221,8 @@ def test_a_rate_is_kept_although_readers_live_for_one_epoch_only(spark: Any, out
 @pytest.mark.parametrize("way", ["storage", "savepoint"])
 def test_from_local_to_microbatch_and_back(spark: Any, out: Any, tmp_path: Path, way: str) -> None:
     made = [rows(200, first=200 * i) for i in range(3)]
-    source = sources.files(tmp_path / "in", schema=SCHEMA, format="json", watch="20ms", splits=2)
+    (tmp_path / "in").mkdir()
+    source = sources.files(tmp_path / "in", schema=SCHEMA, format="json", watch="20ms", splits=1)
     runners: list[Callable[[Path], Any]] = [
         lambda store: pen.Local(storage=store, snapshot_every="50ms"),
         lambda store: pen.MicroBatch(spark, parallelism=3, storage=store, snapshot_every="50ms"),
@@ -232,8 +233,8 @@ def test_from_local_to_microbatch_and_back(spark: Any, out: Any, tmp_path: Path,
         write_json(tmp_path / "in", str(i), made[i])
         store = tmp_path / ("store" if way == "storage" else f"store{i}")
         with per_minute(source, out).start(runner(store), restore=restore) as job:
-            done = sum(len(part) for part in made[: i + 1])
-            until(lambda: sum(r.get("read", 0) for r in job.metrics()) >= len(made[i]) and total(out) >= done - 150, job)
+            done = 200 * (i + 1)
+            until(lambda: total(out) >= done - 100, job)
             if way == "savepoint":
                 restore = job.savepoint(tmp_path / f"savepoint{i}")
             job.stop(finish=i == 2)
@@ -253,7 +254,7 @@ def test_a_killed_python_worker_costs_nothing_but_time(spark: Any, out: Any, tmp
     pipeline = pen.Pipeline("killed")
     read = pipeline.read(sources.memory(made, schema=SCHEMA, splits=2, batch=32)).map_batches(kill_once, schema=SCHEMA)
     windows(read.with_watermark("at", delay="5s")).write(out)
-    job = pipeline.run(pen.MicroBatch(spark, parallelism=2, rows_per_epoch=64, snapshot_every="10ms", backoff="10ms"))
+    job = pipeline.run(pen.MicroBatch(spark, parallelism=2, rows_per_epoch=100, snapshot_every="10ms", backoff="10ms"))
     assert os.path.exists(marker)
     assert job.status().attempt == 2
     assert counted(out) == minutes(made)

@@ -32,7 +32,8 @@ class Project(Operator):
         fields = [pa.field(f.name, a.type, f.nullable) for f, a in zip(self._fields, arrays)] + [batch.schema.field(h) for h in hidden]
         out = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
         if bad is not None:
-            yield from self._errors.letters(batch, np.flatnonzero(bad), reason(results), origin)
+            rows = np.flatnonzero(bad)
+            yield from self._errors.letters(batch, rows, reasons(results, rows), origin)
             out = keep(out, ~bad)
         yield MAIN, out
 
@@ -49,7 +50,8 @@ class Filter(Operator):
         result = evaluate(self._condition, batch)
         bad = failing([result], batch.num_rows)
         if bad is not None:
-            yield from self._errors.letters(batch, np.flatnonzero(bad), reason([result]), origin)
+            rows = np.flatnonzero(bad)
+            yield from self._errors.letters(batch, rows, reasons([result], rows), origin)
         yield MAIN, batch.filter(result.values, null_selection_behavior="drop")
 
 
@@ -66,7 +68,8 @@ class Split(Operator):
         bad = failing(results, batch.num_rows)
         left = np.ones(batch.num_rows, dtype=bool)
         if bad is not None:
-            yield from self._errors.letters(batch, np.flatnonzero(bad), reason(results), origin)
+            rows = np.flatnonzero(bad)
+            yield from self._errors.letters(batch, rows, reasons(results, rows), origin)
             left &= ~bad
         for (tag, _), result in zip(self._conditions, results):
             chosen = left & np.asarray(pc.fill_null(result.values, False))
@@ -86,6 +89,7 @@ def failing(results: Sequence[Evaluated], rows: int) -> np.ndarray[tuple[int], n
     return bad if bad.any() else None
 
 
-def reason(results: Sequence[Evaluated]) -> str:
-    """Why rows failed, in words."""
-    return "; ".join(dict.fromkeys(result.reason for result in results if result.reason)) or "the expression failed"
+def reasons(results: Sequence[Evaluated], rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[str]:
+    """Why each of these rows failed, in words: by its own failures, not those of others in the batch."""
+    failed = [(np.asarray(result.errors), result.reason or "the expression failed") for result in results if result.errors is not None]
+    return ["; ".join(dict.fromkeys(why for mask, why in failed if mask[row])) for row in rows]

@@ -247,10 +247,7 @@ class Task:
         arrays = [conform(rows.column(f.name), f.type) for f in exchange.schema]
         rows = pa.RecordBatch.from_arrays(arrays, schema=exchange.schema)
         for target, part in self._parts(exchange, rows):
-            pieces = max(1, -(-part.nbytes // FRAME_BYTES_MAX))
-            step = -(-part.num_rows // pieces)
-            for start in range(0, part.num_rows, step):
-                piece = part.slice(start, step)
+            for piece in frames(part):
                 yield Emit(exchange.id, target, Batch(piece, piece.num_rows, piece.nbytes))
 
     def _parts(self, exchange: Exchange, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -378,6 +375,16 @@ class Task:
     def _state(self, key: str) -> Any:
         operator, _, state = key.rpartition("/")
         return next(o for o in self._ops.values() if o.name == operator and state in o.states).states[state]
+
+
+def frames(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in pieces of at most FRAME_BYTES_MAX, however uneven they are; a row that is larger travels alone."""
+    if rows.nbytes <= FRAME_BYTES_MAX or rows.num_rows == 1:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from frames(rows.slice(0, half))
+    yield from frames(rows.slice(half))
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,8 +185,7 @@ class Simulation:
                 elif conductor.error is not None:
                     raise conductor.error
                 else:
-                    self._line("coordinator", f"halted {conductor.outcome}")
-                    self.report.recoveries += 1
+                    raise AssertionError(f"seed {self.seed}: the job gave up: {conductor.outcome}")
             self._judge(rows, windows.rows(), totals.rows())
         finally:
             faults.hook = None

@@ -162,7 +162,12 @@ class Returned:
 def next_op(call: Call, memo: dict[Call, terms.Op | Returned]) -> terms.Op | Returned:
     """The operation after these answers. A generator cannot be copied, so it is run again from its start."""
     if call not in memo:
-        steps: terms.Steps[Any] = {"claim": terms.claim_term, "publish": terms.publish, "note": terms.note_head}[call.kind](*call.args, CODEC)
+        protocol: Callable[..., terms.Steps[Any]] = {
+            "claim": terms.claim_term,
+            "publish": terms.publish,
+            "note": terms.note_head,
+        }[call.kind]
+        steps = protocol(*call.args, CODEC)
         try:
             op = next(steps)
             for answer in call.answers:
@@ -218,7 +223,13 @@ class Target:
 
     def clone(self) -> Target:
         copy = object.__new__(Target)
-        copy.core, copy.clock, copy.index, copy.seen, copy.uid = self.core.clone(), self.clock.clone(), self.index, self.seen, self.uid
+        copy.core, copy.clock, copy.index, copy.seen, copy.uid = (
+            self.core.clone(),
+            self.clock.clone(),
+            self.index,
+            self.seen,
+            self.uid,
+        )
         copy.fresh, copy.prepared, copy.held, copy.origins, copy.id = self.fresh, self.prepared, self.held, self.origins, None
         return copy
 
@@ -253,10 +264,23 @@ class Host:
         return copy
 
     def key(self) -> Hashable:
-        return (self.birth, self.coordinator and self.coordinator.key(), self.claim, self.calls, self.commit, self.inbox, self.now)
+        return (
+            self.birth,
+            self.coordinator and self.coordinator.key(),
+            self.claim,
+            self.calls,
+            self.commit,
+            self.inbox,
+            self.now,
+        )
 
 
 Choice = tuple[str, bool, Callable[["World"], None]]  # what, whether it is a fault, and how
+
+
+def step(method: Callable[..., None], *args: object) -> Callable[[World], None]:
+    """Call this method of a world later."""
+    return lambda world: method(world, *args)
 
 
 class World:
@@ -314,7 +338,8 @@ class World:
     def key(self, identify: Callable[[Hashable], int]) -> tuple[int, ...]:
         """Equal for equal worlds. `identify` numbers the parts."""
         parts: list[int] = []
-        for part in (*self.hosts.values(), *self.sources.values(), *self.targets.values()):
+        running: tuple[Host | Source | Target, ...] = (*self.hosts.values(), *self.sources.values(), *self.targets.values())
+        for part in running:
             if part.id is None:
                 part.id = identify((type(part).__name__, part.key()))
             parts.append(part.id)
@@ -360,8 +385,10 @@ class World:
                 return [self._store_choice(claiming[0].birth, op)]
         if not self.left[2] and not (self.left[4] and (self.left[0] or self.left[1])):
             for birth, host in self.hosts.items():
-                for task, letter in self.acks.items() if host.coordinator is not None else ():
-                    if letter.event.stamp == host.coordinator.stamp and host.coordinator.clone().handle(host.now, letter.event) == ():
+                hearer = host.coordinator
+                for task, letter in self.acks.items() if hearer is not None else ():
+                    assert hearer is not None
+                    if letter.event.stamp == hearer.stamp and hearer.clone().handle(host.now, letter.event) == ():
                         return [self._receipt(birth, task)]
         for j, target in self.targets.items():
             heads = {i: self.channels[i, j][0] if self.channels[i, j] else None for i in WORKERS if i not in target.held}
@@ -377,16 +404,16 @@ class World:
         if self.left[0]:
             for w in WORKERS:
                 if w in self.sources:
-                    yield f"worker {w} dies", True, lambda world, w=w: world._kill_worker(w)  # type: ignore[misc]
+                    yield f"worker {w} dies", True, step(World._kill_worker, w)
             for birth in self.hosts:
-                yield f"coordinator {birth} dies", True, lambda world, birth=birth: world._kill_host(birth)  # type: ignore[misc]
+                yield f"coordinator {birth} dies", True, step(World._kill_host, birth)
         if self.left[1] and not self.finished:
             yield "another coordinator starts", True, World._take_over
 
     # --- tasks ----------------------------------------------------------------------------------------------------------------------------
 
     def _arrival(self, i: int, j: int) -> Choice:
-        return f"target {j} gets {_show(self.channels[i, j][0])} from source {i}", False, lambda world: world._deliver(i, j)
+        return f"target {j} gets {_show(self.channels[i, j][0])} from source {i}", False, step(World._deliver, i, j)
 
     def _task_choices(self) -> Iterator[Choice]:
         published = self.truth[-1].epoch if self.truth else 0
@@ -394,15 +421,17 @@ class World:
             if self.scope.reruns and source.core.last_epoch > published:
                 pass  # micro-batches: no source goes on before the epoch is decided
             elif source.position < self.scope.rows[i]:
-                yield f"source {i} reads row {source.position + 1}", False, lambda world, i=i: world._read(i)  # type: ignore[misc]
+                yield f"source {i} reads row {source.position + 1}", False, step(World._read, i)
             elif not source.core.ended:
-                yield f"source {i} ends", False, lambda world, i=i: world._end(i)  # type: ignore[misc]
+                yield f"source {i} ends", False, step(World._end, i)
             if self.left[5]:
                 yield from self._rerun_choices(i, source)
         for w, messages in self.control.items():
-            ready = messages and (isinstance(messages[0], Completed) or messages[0].epoch < self.scope.epochs or self.sources[w].core.ended)
+            ready = messages and (
+                isinstance(messages[0], Completed) or messages[0].epoch < self.scope.epochs or self.sources[w].core.ended
+            )
             if ready:
-                yield f"worker {w} hears {_show(messages[0])}", False, lambda world, w=w: world._hear(w)  # type: ignore[misc]
+                yield f"worker {w} hears {_show(messages[0])}", False, step(World._hear, w)
         for (i, j), waiting in self.channels.items():
             if waiting and i not in self.targets[j].held:
                 yield self._arrival(i, j)
@@ -457,7 +486,9 @@ class World:
         for order in self._heard(target, Arrived(i, message)):
             match order:
                 case Process(_, row):
-                    require(target.clock.time < row[1], "time", f"row {row} is late at target {j}, which is at {target.clock.time}")
+                    require(
+                        target.clock.time < row[1], "time", f"row {row} is late at target {j}, which is at {target.clock.time}"
+                    )
                     target.seen = tuple(sorted((*target.seen, row)))
                     target.fresh = (*target.fresh, row)
                 case AdvanceTime(edge, time):
@@ -500,11 +531,13 @@ class World:
         acked = self.acks.get(f"source {i}")
         if not epoch or self.truth or acked is None:
             return
-        unread = tuple(j for j in self.targets if any(isinstance(m, Barrier) for m in self.channels[i, j]) and not self.targets[j].seen)
+        unread = tuple(
+            j for j in self.targets if any(isinstance(m, Barrier) for m in self.channels[i, j]) and not self.targets[j].seen
+        )
         for position in range(self.scope.rows[i] + 1):
             if position != source.position and not source.core.ended and unread:
                 name = f"source {i} runs again, to row {position}"
-                yield name, True, lambda world, p=position: world._rerun(i, p, unread)  # type: ignore[misc]
+                yield name, True, step(World._rerun, i, position, unread)
 
     def _rerun(self, i: int, position: int, unread: tuple[int, ...]) -> None:
         """The output of this source for `unread` was lost before it was read, and is made anew, from other rows."""
@@ -529,30 +562,42 @@ class World:
             yield from self._store_choices(birth, host)
         if host.commit is not None:
             epoch = host.commit.pending.epoch
-            yield f"{who} commits epoch {epoch}", False, lambda world: world._commit(birth, True, True)
+            yield f"{who} commits epoch {epoch}", False, step(World._commit, birth, True, True)
             if self.left[2]:
-                yield f"{who} commits epoch {epoch}, the answer is lost", True, lambda world: world._commit(birth, True, False)
-                yield f"{who} is told to commit epoch {epoch} later", True, lambda world: world._commit(birth, False, False)
+                yield f"{who} commits epoch {epoch}, the answer is lost", True, step(World._commit, birth, True, False)
+                yield f"{who} is told to commit epoch {epoch} later", True, step(World._commit, birth, False, False)
         coordinator = host.coordinator
         if coordinator is None or coordinator.stamp.term < self.terms:
             return  # rule 4: nothing new is begun
         for event in host.inbox:
-            yield f"{who} hears {type(event).__name__}", False, lambda world, event=event: world._hears(birth, event)  # type: ignore[misc]
+            yield f"{who} hears {type(event).__name__}", False, step(World._hears, birth, event)
         for task, letter in self.acks.items():
             if letter.event.stamp.term == coordinator.stamp.term:
                 yield self._receipt(birth, task)
                 if self.left[2]:
-                    yield f"{task} declines epoch {letter.event.epoch}", True, lambda world, task=task: world._decline(birth, task)  # type: ignore[misc]
+                    yield f"{task} declines epoch {letter.event.epoch}", True, step(World._decline, birth, task)
         if self.late is not None:
-            yield f"{who} gets {self.late.event.task}'s ack of {self.late.event.stamp}", True, lambda world: world._late(birth)
+            yield f"{who} gets {self.late.event.task}'s ack of {self.late.event.stamp}", True, step(World._late, birth)
         due = coordinator.wake_at()
         if due is not None and due <= host.now:
             yield f"{who} looks at the clock", False, lambda world: world._tell(birth, co.Ticked())
-        if self.left[2] and coordinator.phase is co.Phase.RUNNING and coordinator.in_flight and due == host.now + SETTINGS.timeout:
-            yield f"{who} gives up epoch {coordinator.in_flight}", True, lambda world: world._time_out(birth)
+        if (
+            self.left[2]
+            and coordinator.phase is co.Phase.RUNNING
+            and coordinator.in_flight
+            and due == host.now + SETTINGS.timeout
+        ):
+            yield f"{who} gives up epoch {coordinator.in_flight}", True, step(World._time_out, birth)
         claim = host.claim
-        if self.left[3] and not host.calls and claim and claim.newest and claim.newest.seq == claim.head and claim.newest.term == claim.term:
-            yield f"{who} collects old slots", True, lambda world: world._collect(birth)
+        if (
+            self.left[3]
+            and not host.calls
+            and claim
+            and claim.newest
+            and claim.newest.seq == claim.head
+            and claim.newest.term == claim.term
+        ):
+            yield f"{who} collects old slots", True, step(World._collect, birth)
 
     def _host(self, birth: int) -> Host:
         host = self.hosts[birth] = self.hosts[birth].clone()
@@ -584,7 +629,11 @@ class World:
                 assert host.commit is None, "one commit at a time"
                 host.commit = effect
             case co.Halt(outcome, reason):
-                require(outcome in (co.Outcome.FINISHED, co.Outcome.SUPERSEDED), "progress", f"coordinator {host.birth} gave up: {reason}")
+                require(
+                    outcome in (co.Outcome.FINISHED, co.Outcome.SUPERSEDED),
+                    "progress",
+                    f"coordinator {host.birth} gave up: {reason}",
+                )
                 if outcome is co.Outcome.FINISHED:
                     self.finished = True
                     self.check_output()
@@ -594,7 +643,11 @@ class World:
         assert host.claim is not None
         start = parse(host.claim.newest.body) if host.claim.newest else EMPTY
         newest = self.truth[-1] if self.truth else EMPTY
-        require(start.epoch == newest.epoch, "restore", f"term {stamp.term} goes on from epoch {start.epoch}; epoch {newest.epoch} is published")
+        require(
+            start.epoch == newest.epoch,
+            "restore",
+            f"term {stamp.term} goes on from epoch {start.epoch}; epoch {newest.epoch} is published",
+        )
         require(not start.finished, "restore", f"term {stamp.term} runs on after the last checkpoint")
         owed = [m.epoch for m in self.truth if m.fresh and m.epoch not in dict(self.sink)]
         require(not owed, "restore", f"term {stamp.term} begins an attempt before epochs {owed} are committed")
@@ -604,7 +657,7 @@ class World:
         self.sources = {i: Source(i, start.positions[i], f"source {i} {uid}") for i in WORKERS}
         self.targets = {j: Target(j, *start.states[j], uid) for j in targets}
         self.channels = {(i, j): () for i in WORKERS for j in targets}
-        self.control, self.origins = {w: () for w in WORKERS}, ()
+        self.control, self.origins = dict.fromkeys(WORKERS, ()), ()
         host.inbox = (co.Running(stamp),)
 
     def _end_attempt(self, stamp: Stamp | None) -> None:
@@ -677,10 +730,10 @@ class World:
         yield choice
         if self.left[2] and call.kind == "publish" and isinstance(op, terms.Create):
             for done in (True, False):
-                yield f"{name} fails{', but is done' if done else ''}", True, lambda world, done=done: world._publish_fails(birth, done)  # type: ignore[misc]
+                yield f"{name} fails{', but is done' if done else ''}", True, step(World._publish_fails, birth, done)
 
     def _store_choice(self, birth: int, op: object) -> Choice:
-        return f"coordinator {birth}: {_show(op)}", False, lambda world: world._store_step(birth)
+        return f"coordinator {birth}: {_show(op)}", False, step(World._store_step, birth)
 
     def _store_step(self, birth: int) -> None:
         host = self._host(birth)
@@ -703,7 +756,13 @@ class World:
                 start = parse(claim.newest.body) if claim.newest else EMPTY
                 tasks = [*(f"source {i}" for i in WORKERS), *(f"target {j}" for j in range(self.scope.targets))]
                 host.coordinator = co.Coordinator(
-                    lineage=LINEAGE, term=claim.term, tasks=tasks, epoch=start.epoch, pending=start.pending, finished=start.finished, settings=SETTINGS
+                    lineage=LINEAGE,
+                    term=claim.term,
+                    tasks=tasks,
+                    epoch=start.epoch,
+                    pending=start.pending,
+                    finished=start.finished,
+                    settings=SETTINGS,
                 )
                 self._tell(birth, co.Booted())
             case "claim", _:
@@ -799,7 +858,9 @@ class World:
             manifest = parse(record.body)
             last = self.truth[-1].epoch if self.truth else 0
             require(manifest.epoch > last, "log", f"epoch {manifest.epoch} is published after epoch {last}")
-            require(not (self.truth and self.truth[-1].finished), "log", f"epoch {manifest.epoch} is published after the last one")
+            require(
+                not (self.truth and self.truth[-1].finished), "log", f"epoch {manifest.epoch} is published after the last one"
+            )
             self.truth = (*self.truth, manifest)
             check_cut(self.truth)
 

@@ -59,7 +59,7 @@ class DriverLine(threading.Thread):
         self._number = 0
         self._bytes = b""
         self._decoder = Decoder()
-        self._over = False
+        self._over = self._told_stuck = False
         self._exit_by: float | None = None
         self._seen = (0, time.monotonic())  # rounds, and since when they are so many
         self._socket = socket.create_connection(address, timeout=CONNECT_S)
@@ -118,13 +118,17 @@ class DriverLine(threading.Thread):
         pulse, (rounds, since) = self._pulse, self._seen
         if pulse.rounds != rounds or not pulse.working:
             self._seen = (pulse.rounds, now)
-        elif now - since > self._stuck_s:
-            frame = sys._current_frames().get(self._loop_thread)
-            stack = "".join(traceback.format_stack(frame)) if frame else ""
-            self._saying.append(
-                {"say": "failed", "error": f"a step has not returned for {self._stuck_s:.0f} s", "trace": stack, "fatal": False}
-            )
+        elif now - since > self._stuck_s and not self._told_stuck:
+            self._told_stuck = True
+            error = f"a step has not returned for {self._stuck_s:.0f} s"
+            self._saying.append({"say": "failed", "error": error, "trace": self._stack(), "fatal": False})
         self._saying.append(self._state())
+
+    def _stack(self) -> str:
+        """Where the loop is, from its own first call on."""
+        frame = sys._current_frames().get(self._loop_thread)
+        calls = [call for call in traceback.extract_stack(frame) if "pyspark" not in call.filename and "<frozen" not in call.filename]
+        return "".join(traceback.format_list(calls))
 
     def _state(self) -> dict[str, Any]:
         pulse = self._pulse
