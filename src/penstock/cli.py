@@ -6,14 +6,13 @@
     penstock demo
 
 1. A pipeline file is a Python file with something called `pipeline` in it: a Pipeline, or a function that returns one and whose
-   annotated parameters `--set` sets. `ads.py:hourly` takes another name. It is imported, so what is under `__main__` does not run.
+   annotated parameters `--set` sets. `ads.py:hourly` takes another name. It is imported, so that `__main__` does not run.
 2. Results go to standard output, progress and errors to standard error.
-3. Exit code 0: done. 1: the job failed, or there is none. 2: nothing was run, because the command, the pipeline or an option is wrong.
+3. Exit code 0: done. 1: the job failed, or there is none. 2: nothing was run: the command, the pipeline or an option is wrong.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import dataclasses
 import difflib
@@ -25,7 +24,7 @@ import sys
 import time
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,6 +47,7 @@ __all__ = ["app", "load", "main"]
 
 LOOK_S = 0.2
 TELL_S = 2.0  # between lines, where they stay
+OPTIONS = ("parallelism", "storage", "snapshot_every", "keep", "restarts", "backoff")  # of runners, and the flags of that name
 USAGE = (PlanError, ConfigError, RunnerError, RestoreError)  # nothing was run
 
 
@@ -86,7 +86,7 @@ app = typer.Typer(
 
 File = Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="A Python file, and what in it to run: 'pipeline' if left out.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The pipeline's name, as in pen.Pipeline(NAME).")]
-Storage = Annotated[str | None, typer.Option(help="Folder of checkpoints [default: PENSTOCK_STORAGE or penstock.toml].")]
+Storage = Annotated[str | None, typer.Option(help="Folder of checkpoints; else PENSTOCK_STORAGE or penstock.toml says it.")]
 Parallelism = Annotated[int | None, typer.Option(help="Tasks per stage; may change at each start.")]
 SnapshotEvery = Annotated[str | None, typer.Option(help="Length of an epoch: how often output appears. Like 250ms, 1s, 1m.")]
 Keep = Annotated[int | None, typer.Option(help="How many checkpoints to keep.")]
@@ -108,6 +108,7 @@ def about(
 
 @app.command("run")
 def run_command(
+    ctx: typer.Context,
     file: File,
     runner: Annotated[RunnerName, typer.Option(envvar="PENSTOCK_RUNNER", help="Who runs it; never changes the result.")] = (
         RunnerName.MICRO_BATCH
@@ -128,15 +129,7 @@ def run_command(
     With --storage the pipeline of that name goes on where it was; without, it starts empty and leaves nothing behind.
     """
     pipeline = load(file, settings or [])
-    job = make_runner(
-        runner,
-        parallelism=parallelism,
-        storage=storage,
-        snapshot_every=snapshot_every,
-        keep=keep,
-        restarts=restarts,
-        backoff=backoff,
-    ).start(pipeline, restore=restore)
+    job = make_runner(runner, ctx.params).start(pipeline, restore=restore)
     follow(job)
     status = job.status()
     more = " Start it again to go on." if status.state in ("stopped", "cancelled") and job.conductor.options.storage else ""
@@ -145,6 +138,7 @@ def run_command(
 
 @app.command()
 def explain(
+    ctx: typer.Context,
     file: File,
     runner: Annotated[RunnerName | None, typer.Option(help="Also show this runner's options, each with its origin.")] = None,
     parallelism: Parallelism = None,
@@ -156,18 +150,12 @@ def explain(
     settings: Settings = None,
 ) -> None:
     """Print what would run: the plan, where its steps are written, and what it guarantees. Nothing is run."""
-    from penstock.plan.explain import explain_plan
-
-    plan = load(file, settings or []).plan()
-    options = {
-        "parallelism": parallelism,
-        "storage": storage,
-        "snapshot_every": snapshot_every,
-        "keep": keep,
-        "restarts": restarts,
-        "backoff": backoff,
-    }
-    typer.echo(explain_plan(plan, None if runner is None else make_runner(runner, **options).describe(plan.name)))
+    pipeline = load(file, settings or [])
+    shown = None
+    if runner is not None:
+        chosen = make_runner(runner, ctx.params)
+        shown = types.SimpleNamespace(describe=lambda: chosen.describe(pipeline.name))  # its own section of penstock.toml counts
+    typer.echo(pipeline.explain(shown))
 
 
 @app.command()
@@ -223,7 +211,7 @@ def stop(
     finish: Annotated[
         bool, typer.Option("--finish", help="Also close every window, as if the input had ended. It is the end.")
     ] = False,
-    timeout: Annotated[str | None, typer.Option(help="How long to wait for the end [default: for ever].")] = None,
+    timeout: Annotated[str | None, typer.Option(help="How long to wait for the end; for ever if left out.")] = None,
 ) -> None:
     """Stop a running job after one more snapshot. It can be resumed, except with --finish."""
     attach(name, storage).stop(finish=finish, timeout=timeout)
@@ -256,21 +244,16 @@ def main() -> None:
 # From the command line to a pipeline and a runner.
 
 
-def make_runner(name: RunnerName, **options: Any) -> Runner:
+def make_runner(name: RunnerName, flags: Mapping[str, Any]) -> Runner:
     """A runner with the options that were given; those it does not have are an error."""
-    classes = {
-        RunnerName.LOCAL: "Local",
-        RunnerName.MICRO_BATCH: "MicroBatch",
-        RunnerName.CONTINUOUS: "Continuous",
-        RunnerName.BATCH: "Batch",
-    }
-    kind: Callable[..., Runner] = getattr(penstock, classes[name])  # loads it now, and with it perhaps pyspark
-    given = {option: value for option, value in options.items() if value is not None}
+    # The class is loaded only now, and with it perhaps pyspark.
+    kind: Callable[..., Runner] = getattr(penstock, name.value.title().replace("-", ""))
+    given = {option: flags[option] for option in OPTIONS if flags[option] is not None}
     known = inspect.signature(kind).parameters
     for option in given:
         if option not in known:
-            flags = ", ".join(f"--{each.replace('_', '-')}" for each in options if each in known)
-            raise ConfigError(f"the {name.value} runner has no option --{option.replace('_', '-')}. It has: {flags}")
+            has = ", ".join(f"--{each.replace('_', '-')}" for each in OPTIONS if each in known)
+            raise ConfigError(f"the {name.value} runner has no option --{option.replace('_', '-')}. It has: {has}")
     return kind(**given)
 
 
@@ -325,8 +308,7 @@ def import_file(path: Path) -> types.ModuleType:
         raise ConfigError(f"{path.name} has the name of the module {path.stem!r}, which is in use. Give it another name")
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None, "a .py file has a loader"
-    assert spec.loader is not None, "a .py file has a loader"
+    assert spec is not None and spec.loader is not None, "a .py file has a loader"  # noqa: PT018
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     with users_mistakes(path):
@@ -372,16 +354,12 @@ def parse_settings(function: Callable[..., Any], settings: list[str], what: str)
         default = parameters[name].default
         guess = str if default in (inspect.Parameter.empty, None) else type(default)
         arguments[name] = convert(text, hints.get(name, guess), f"--set {setting}")
-    missing = [name for name, each in parameters.items() if needed(each) and name not in arguments]
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = [name for name, each in parameters.items() if each.default is each.empty and each.kind not in several]
+    missing = [name for name in required if name not in arguments]
     if missing:
         raise ConfigError(f"{what} needs {', '.join(missing)}. Write: " + " ".join(f"--set {name}=..." for name in missing))
     return arguments
-
-
-def needed(parameter: inspect.Parameter) -> bool:
-    """Whether a call must give it."""
-    many = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return parameter.default is inspect.Parameter.empty and not many
 
 
 def convert(text: str, kind: Any, what: str) -> Any:
@@ -413,12 +391,6 @@ def convert(text: str, kind: Any, what: str) -> Any:
             raise ConfigError(f"{what}: expected {'a whole number' if kind is int else 'a number'}") from None
     if kind in (str, Any, Path):
         return Path(text) if kind is Path else text
-    if origin in (list, tuple, dict) or kind in (list, tuple, dict):
-        with contextlib.suppress(ValueError, SyntaxError):
-            value = ast.literal_eval(text)
-            if isinstance(value, origin or kind):
-                return value
-        raise ConfigError(f"{what}: expected a Python literal, like [1, 2]")
     raise ConfigError(f"{what}: a {getattr(kind, '__name__', kind)} cannot be set from the command line")
 
 
@@ -428,9 +400,9 @@ def convert(text: str, kind: Any, what: str) -> Any:
 def follow(job: Job) -> None:
     """Show how a job is doing until it has ended; raises what made it fail. Ctrl-C stops it gracefully."""
     pace, live = Pace(), None
-    console = Console(stderr=True, highlight=False)
-    if sys.stdout.isatty():
-        live = Live(console=console, transient=True, auto_refresh=False, redirect_stdout=True)
+    console = Console(stderr=not sys.stdout.isatty(), highlight=False)
+    if console.is_terminal:
+        live = Live(console=console, transient=True, auto_refresh=False)  # what a sink prints appears above it
         live.start()
     told_at, told = 0.0, ""
     try:
@@ -439,7 +411,7 @@ def follow(job: Job) -> None:
                 now, found = time.monotonic(), job.status()
                 line = progress_line(found, pace.rate(job, now))
                 if live is not None:
-                    live.update(Text(line), refresh=True)
+                    live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
                 elif now - told_at > TELL_S or (told and found.state != told):
                     told_at, told = now, found.state
                     console.print(line, markup=False, soft_wrap=True)

@@ -170,7 +170,8 @@ def verdict(committed: Counts, expected: Counts, kill: Kill, attempt: int, repla
         high = sum(committed.get(key, 0) > expected.get(key, 0) for key in different)
         low = len(different) - missing - high
         reasons.append(
-            f"{len(different)} of {len({*committed, *expected})} counts are wrong: {missing} missing, {high} too high, {low} too low "
+            f"{len(different)} of {len({*committed, *expected})} counts are wrong: "
+            f"{missing} missing, {high} too high, {low} too low "
             f"({sum(committed.values())} views committed, {sum(expected.values())} expected)"
         )
     return Verdict(not reasons, tuple(reasons))
@@ -412,7 +413,7 @@ def drive(watch: Watch, seconds: float, console: Console, kill: Callable[[Job], 
 def table_of(committed: Counts, expected: Counts) -> Table:
     """Campaigns side by side: those that differ first, and the sum of all."""
     table = Table(title="views per campaign", title_justify="left")
-    for name in ("campaign", "windows", "views committed", "views expected"):
+    for name in ("campaign", "windows", "views\ncommitted", "views\nexpected"):
         table.add_column(name, justify="left" if name == "campaign" else "right", min_width=36 if name == "campaign" else None)
     different = {key[0] for key in {*committed, *expected} if committed.get(key) != expected.get(key)}
     lines = {}

@@ -1,6 +1,7 @@
 """Single changes to the protocol, or to its surroundings, that break it: the explorer must find each.
 
-A mutant is data: the function it changes, what is replaced by what, and why that is wrong. `applied` compiles the changed source in the module it came from.
+A mutant is data: the function it changes, what is replaced by what, and why that is wrong. `applied` compiles the changed
+source in the module it came from.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ MUTANTS = (
         (
             (
                 "return state\n",
-                "self.disk = None\n    return eval(self.store.setdefault(f'state/{target.index}-{epoch}', repr(state).encode()))\n",
+                "self.disk = None\n    return eval(self.store.setdefault(f'{target.index}-{epoch}', repr(state).encode()))\n",
             ),
         ),
         "short crash",

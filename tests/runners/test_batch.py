@@ -35,7 +35,9 @@ def found(out: Any) -> Counter[tuple[str, int]]:
 
 def per_minute(folder: Path, out: Any, *, watch: str | None = None, splits: int = 1) -> pen.Pipeline:
     pipeline = pen.Pipeline("ads")
-    read = pipeline.read(sources.files(folder, schema=SCHEMA, format="json", watch=watch, splits=splits), name="in").with_watermark("at", delay="5s")
+    read = pipeline.read(
+        sources.files(folder, schema=SCHEMA, format="json", watch=watch, splits=splits), name="in"
+    ).with_watermark("at", delay="5s")
     read.key_by("user").window(pen.tumbling("1m")).aggregate(c=pen.count(), name="minutes").write(out)
     return pipeline
 

@@ -424,3 +424,13 @@ def test_nothing_is_left_and_nothing_listens_beyond_this_machine(spark: Any, tmp
     again.read(sources.generate(numbered, schema=NUMBERED, rows=10)).write(sinks.memory("tidy-again"))
     again.run(pen.Continuous(spark, parallelism=4))
     assert len(sinks.memory("tidy-again").rows()) == 10
+
+
+@pytest.mark.spark
+def test_a_function_that_cannot_travel_is_refused_in_words(spark: Any) -> None:
+    lock = threading.Lock()
+    p = pen.Pipeline("stuck-here")
+    rows = p.read(sources.generate(numbered, schema=NUMBERED, rows=10))
+    rows.filter(lambda row: lock is not None).write(sinks.memory("stuck-here"))
+    with pytest.raises(JobError, match=r"cannot be sent to workers: .*lock"):
+        p.run(pen.Continuous(spark, parallelism=2))

@@ -234,14 +234,16 @@ def test_from_local_to_microbatch_and_back(spark: Any, out: Any, tmp_path: Path,
         store = tmp_path / ("store" if way == "storage" else f"store{i}")
         with per_minute(source, out).start(runner(store), restore=restore) as job:
             done = 200 * (i + 1)
-            until(lambda: total(out) >= done - 100, job)
+            until(lambda done=done: total(out) >= done - 100, job)
             if way == "savepoint":
                 restore = job.savepoint(tmp_path / f"savepoint{i}")
             job.stop(finish=i == 2)
     assert counted(out) == minutes([row for part in made for row in part])
 
 
-def test_a_killed_python_worker_costs_nothing_but_time(spark: Any, out: Any, tmp_path: Path) -> None:
+def test_a_killed_python_worker_costs_nothing_but_time(
+    spark: Any, out: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     made = rows(400)
     marker = str(tmp_path / "killed")
 
@@ -257,7 +259,26 @@ def test_a_killed_python_worker_costs_nothing_but_time(spark: Any, out: Any, tmp
     job = pipeline.run(pen.MicroBatch(spark, parallelism=2, rows_per_epoch=100, snapshot_every="10ms", backoff="10ms"))
     assert os.path.exists(marker)
     assert job.status().attempt == 2
+    assert "a Python worker of Spark has died" in caplog.text
     assert counted(out) == minutes(made)
+
+
+def test_an_epoch_that_cannot_be_stored_is_run_again(spark: Any, out: Any, tmp_path: Path) -> None:
+    write_json(tmp_path / "in", "0", rows(100))
+    source = sources.files(tmp_path / "in", schema=SCHEMA, watch="50ms", splits=1)
+    state = tmp_path / "store" / "ads" / "state"
+    with totals_of(source, out).start(
+        pen.MicroBatch(spark, parallelism=2, storage=tmp_path / "store", snapshot_every="50ms")
+    ) as job:
+        until(lambda: total(out) == 100, job)
+        state.rename(tmp_path / "away")
+        state.write_text("a file where a folder should be")
+        write_json(tmp_path / "in", "1", rows(100, first=100))
+        core = job.conductor._core
+        until(lambda: core._declines > 0 or job.status().restarts > 0, job)
+        state.unlink()
+        (tmp_path / "away").rename(state)
+        until(lambda: total(out) == 200, job)
 
 
 def test_a_row_that_cannot_be_processed_ends_the_job_at_once(spark: Any, out: Any) -> None:
@@ -305,7 +326,9 @@ def test_each_epoch_is_one_batch_and_one_job(spark: Any, out: Any, tmp_path: Pat
     monkeypatch.setattr(epochs, "run_epoch", counting)
     monkeypatch.setattr(microbatch.TickQuery, "start", noting)
     source = sources.memory(rows(120), schema=SCHEMA, splits=2, batch=16)
-    job = totals_of(source, out).run(pen.MicroBatch(spark, parallelism=2, storage=tmp_path, rows_per_epoch=20, snapshot_every="1ms"))
+    job = totals_of(source, out).run(
+        pen.MicroBatch(spark, parallelism=2, storage=tmp_path, rows_per_epoch=20, snapshot_every="1ms")
+    )
     assert ran == list(range(1, job.status().epoch + 1))
     assert job.conductor.epochs_published == len(ran)
     (query,) = queries
@@ -315,13 +338,13 @@ def test_each_epoch_is_one_batch_and_one_job(spark: Any, out: Any, tmp_path: Pat
 
 def test_the_budget_follows_the_time_epochs_take() -> None:
     budget = Budget(1_000_000)
-    budget.learn(100_000, used_up=False)
+    budget.learn(100_000, 50_000, used_up=False)
     assert budget.rows == Budget.START
-    budget.learn(500_000, used_up=True)
-    assert budget.rows == 2 * Budget.START
+    budget.learn(600_000, 300_000, used_up=True)  # 300 ms are Spark's: 700 ms are left for work
+    assert budget.rows == Budget.START * 7 // 3
     for _ in range(20):
-        budget.learn(100_000_000, used_up=True)
+        budget.learn(100_000_000, 99_000_000, used_up=True)
     assert budget.rows == Budget.LEAST
     fixed = Budget(1_000_000, 7)
-    fixed.learn(1, used_up=True)
+    fixed.learn(1, 1, used_up=True)
     assert (fixed.rows, fixed.read_us_max) == (7, None)

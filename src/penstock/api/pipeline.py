@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
+from penstock.api.name import check_name
 from penstock.api.stream import Stream, at_line
 from penstock.api.where import user_line
 from penstock.connectors.connector import Source
-from penstock.errors import NameError_, PlanError
+from penstock.errors import PlanError
 from penstock.plan import logical
 from penstock.plan.explain import explain_plan
 from penstock.plan.physical import PhysicalPlan, compile_plan
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 default_runner: Callable[[], Any] | None = None
 """Set by `penstock` itself: what `run()` uses when no runner is given. (The API knows no runner.)"""
@@ -88,13 +86,3 @@ class Pipeline:
         if not hasattr(runner, "start"):
             raise PlanError(f"{runner!r} is no runner. Write: pen.Local(), pen.MicroBatch() or pen.Continuous()", where=user_line())
         return runner
-
-
-def check_name(name: str, what: str) -> str:
-    """Names become file names and identities, so few characters are allowed."""
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise NameError_(
-            f"{name!r} cannot be the name of {what}: letters, digits, '.', '_' and '-' are allowed, starting with a letter or digit, 128 at most",
-            where=user_line(),
-        )
-    return name

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from penstock.api.name import check_name
 from penstock.api.where import user_line
 from penstock.connectors.connector import Sink
 from penstock.errors import PlanError
@@ -325,4 +326,4 @@ def need_name(name: str | None, verb: str, what: object, by: tuple[str, ...]) ->
             f'  Write: .{verb}({inside}, name="{suggestion}")',
             where=user_line(),
         )
-    return name
+    return check_name(name, "a step")

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from penstock.plan.logical import Read, Write, walk
+from penstock.plan.logical import DeadLetters, Read, Write, walk
 from penstock.plan.physical import PhysicalPlan
 
 LABELS = {"transactional": "exactly-once", "idempotent": "effectively-once", "at-least-once": "at-least-once"}
@@ -25,7 +25,10 @@ def guarantees(plan: PhysicalPlan, runner: str) -> list[str]:
     """One line per sink and source that feeds it."""
     lines = []
     for write in (node for node in plan.nodes if isinstance(node, Write)):
-        for read in (node for node in walk((write,)) if isinstance(node, Read)):
+        above = list(walk((write,)))
+        if any(isinstance(node, DeadLetters) for node in above):  # they may come from anywhere
+            above = list(plan.nodes)
+        for read in (node for node in above if isinstance(node, Read)):
             text = label(read.source.replayable, write.sink.kind)
             lines.append(f"{text:<16} {read.name} ({read.source.describe()}) -> {runner} -> {write.name} ({write.sink.describe()})")
     return lines

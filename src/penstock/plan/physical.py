@@ -172,6 +172,7 @@ def collect(roots: tuple[Node, ...]) -> tuple[Node, ...]:
                     raise node.error(f"two {kind}s are called {name!r} (the other: {other.where or 'same line'}). Give one of them name=")
         if isinstance(node, AssignTime):
             check_time_at_source(node)
+    check_one_clock(nodes)
     if any(getattr(node, "on_error", "") == "dead-letter" for node in nodes) and not any(isinstance(n, DeadLetters) for n in nodes):
         raise PlanError(
             'on_error="dead-letter" sends bad rows to the dead-letter output, and nothing reads that. Write: pipeline.dead_letters.write(...)'
@@ -180,10 +181,24 @@ def collect(roots: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def check_time_at_source(node: AssignTime) -> None:
-    """Watermarks are kept per split, so event time is set where splits are still known; and once per split."""
+    """Watermarks are kept per split, so event time is set where splits are still known."""
     for above in walk((node.input,)):
         if isinstance(above, Keyed):
             raise node.error("with_watermark works per split of a source, so it comes before key_by. Say it right after read")
+
+
+def check_one_clock(nodes: tuple[Node, ...]) -> None:
+    """A split has one watermark, which a snapshot stores with its position: two would be mixed up at a restore."""
+    clocks: dict[int, AssignTime] = {}
+    for node in nodes:
+        if isinstance(node, AssignTime):
+            for read in (above for above in walk((node,)) if isinstance(above, Read)):
+                other = clocks.setdefault(id(read), node)
+                if other is not node:
+                    raise node.error(
+                        f"source {read.name!r} would have two watermarks (the other: {other.where or 'same line'})."
+                        " Say with_watermark once and use its stream twice, or read the source twice, each with a name="
+                    )
 
 
 def require(nodes: tuple[Node, ...]) -> dict[int, set[str]]:

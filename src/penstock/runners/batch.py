@@ -1,7 +1,7 @@
 """The batch runner: what is there now, as few epochs as memory allows, without Structured Streaming.
 
-The same jobs, state and log as `MicroBatch`; only that a thread of the driver asks for one epoch after the other, and that the run is over when no split has more. So a batch can go on from a
-savepoint of a stream, and a stream from a batch.
+The same jobs, state and log as `MicroBatch`; only that a thread of the driver asks for one epoch after the other, and that the
+run is over when no split has more. So a batch can go on from a savepoint of a stream, and a stream from a batch.
 """
 
 from __future__ import annotations

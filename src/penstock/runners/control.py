@@ -12,8 +12,7 @@ A request is one line of JSON, and so is its answer; a connection may carry seve
 1. Whoever can read `control.json` may command the job: it and the socket are 0600. A wrong token is told so, and no more.
 2. The file appears, as a whole, once the job holds its lock: a job started twice never hides the first. It goes at the end. What
    a killed job left behind names a socket on which nobody listens, and counts as none.
-3. Longer lines than `REQUEST_BYTES_MAX` and more connections than `CONNECTIONS_MAX` are refused; who says nothing for `IDLE_S` is
-   hung up on.
+3. Longer lines than `REQUEST_BYTES_MAX` and more connections than `CONNECTIONS_MAX` are refused; silence ends after `IDLE_S`.
 4. Nothing is done that a user's program could not do. `stop` and `cancel` are answered at once; `wait` when the job has ended.
 5. Being unable to listen is no reason for a job to fail: it is logged, and the job cannot be attached to.
 """
@@ -48,7 +47,7 @@ from penstock.runners.options import resolve
 if TYPE_CHECKING:
     from penstock.runners.job import Job
 
-__all__ = ["AttachedJob", "ControlSocket", "attach", "jobs_in", "newest_in", "stored_text"]
+__all__ = ["AttachedJob", "ControlSocket", "attach", "job_folder", "newest_in", "stored_text"]
 
 log = logging.getLogger("penstock")
 
@@ -100,8 +99,8 @@ class ControlSocket:
             listener.close()
         until = time.monotonic() + DRAIN_S
         with self._guard:
-            handlers = dict(self._handlers)
-        for handler, connection in handlers.items():
+            handlers = list(self._handlers.items())
+        for handler, connection in handlers:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RD)  # no more requests, but answers may still go out
             handler.join(max(0.0, until - time.monotonic()))
@@ -136,8 +135,8 @@ class ControlSocket:
                 (self._dir / FILE).unlink()
 
     def _remove(self) -> None:
-        if self._path is not None:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if self._path is not None:
                 self._path.unlink(missing_ok=True)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -168,10 +167,7 @@ class ControlSocket:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with connection, connection.makefile("rb") as lines, contextlib.suppress(OSError):
-                while True:
-                    line = lines.readline(REQUEST_BYTES_MAX + 1)
-                    if not line:
-                        return
+                while line := lines.readline(REQUEST_BYTES_MAX + 1):
                     answer, stay = self._answer(line)
                     send(connection, answer)
                     if not stay:
@@ -272,7 +268,7 @@ class AttachedJob:
         return False
 
     def _wait(self, timeout: Any, *before: tuple[str, dict[str, Any]]) -> None:
-        """Send the requests `before`, and with them the one to wait: once they are carried out the job may be gone at any moment."""
+        """Send `before`, and in one go the request to wait: once they are carried out the job may be gone at any moment."""
         within_s = None if timeout is None else micros(timeout, "timeout") / 1e6
         with self._connect() as line:
             line.settimeout(None if within_s is None else within_s + IDLE_S)
@@ -340,11 +336,6 @@ def job_folder(name: str, storage: str | Path | None) -> Path:
     return store.root / name
 
 
-def jobs_in(storage: Path) -> list[str]:
-    """The names of the jobs that have a log in a storage folder."""
-    return sorted(path.parent.name for path in storage.glob("*/log") if path.is_dir())
-
-
 def newest_in(job_dir: Path) -> Manifest | None:
     """The newest published checkpoint of a job, running or not; None if it has none. Nothing is claimed or changed."""
     found = Log(open_store(job_dir)).read_newest() if job_dir.is_dir() else None
@@ -358,7 +349,7 @@ def stored_text(job_dir: Path) -> str:
     except PenstockError as error:
         return f"Its checkpoints cannot be read: {error}"
     if newest is None:
-        others = jobs_in(job_dir.parent)
+        others = sorted(path.parent.name for path in job_dir.parent.glob("*/log"))
         return f"Storage {job_dir.parent} has no checkpoint of it. Jobs there: {', '.join(others) or 'none'}"
     by = f"by runner {newest.runner} at {time_text(newest.created_us)} UTC"
     rest = "it is finished" if newest.finished else "start it again to go on from there"
@@ -456,5 +447,4 @@ def refusal(error: PenstockError) -> dict[str, Any]:
 
 def status_of(answer: dict[str, Any]) -> Status:
     """A status from its JSON."""
-    known = {field.name for field in dataclasses.fields(Status)}
-    return Status(**{**{name: value for name, value in answer.items() if name in known}, "guarantee": tuple(answer["guarantee"])})
+    return Status(**{**answer, "guarantee": tuple(answer["guarantee"])})

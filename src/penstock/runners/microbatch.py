@@ -1,11 +1,13 @@
 """The micro-batch runner: Structured Streaming calls, and each call is an epoch.
 
-A query over ticks (`spark.ticks`) calls `foreachBatch`; the call waits until the coordinator wants an epoch, runs it as one Spark job (`spark.levels`) and returns once it is published. What
-is true is in our own log. Structured Streaming's checkpoint is scratch: a new folder for each attempt, removed afterwards, and never read.
+A query over ticks (`spark.ticks`) calls `foreachBatch`; the call waits until the coordinator wants an epoch, runs it as one
+Spark job (`spark.levels`) and returns once it is published. What is true is in our own log. Structured Streaming's checkpoint
+is scratch: a new folder for each attempt, removed afterwards, and never read.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 import uuid
 from pathlib import Path
@@ -17,7 +19,18 @@ from penstock.protocol.messages import Stamp
 from penstock.runners.conductor import Conductor
 from penstock.runners.options import Options
 from penstock.runners.runner import Runner
-from penstock.runners.spark.epochs import EPOCH_TIMEOUT, Budget, EpochAttempts, Serve, own_session, parallelism_of, quiet_session, spark_error
+from penstock.runners.spark.epochs import (
+    EPOCH_TIMEOUT,
+    Budget,
+    EpochAttempts,
+    Serve,
+    own_session,
+    parallelism_of,
+    quiet_session,
+    spark_error,
+)
+
+log = logging.getLogger("penstock")
 
 EPOCH_LEAST_US = 300_000  # shorter epochs are all overhead
 
@@ -108,9 +121,7 @@ class TickQuery:
             if self._query is not None:
                 self._query.stop()
         except Exception as error:  # too slow: its last job is cancelled, and whatever it still does is never read
-            import logging
-
-            logging.getLogger("penstock").warning("the query of %s did not stop in time: %s", self._name, spark_error(error))
+            log.warning("the query of %s did not stop in time: %s", self._name, spark_error(error))
         shutil.rmtree(self._parent, ignore_errors=True)
 
     def failure(self) -> str | None:

@@ -1,7 +1,8 @@
 """Every schedule of a small world, each state visited once: what no random test can promise.
 
-The explorer walks breadth first from the initial world through `World.successors` and stops at the first violation, which is then also a shortest one: its list of choices is the
-bug report. States are remembered as 64-bit hashes of their key. The search space is finite because each step consumes something: a row, a message, a fault.
+The explorer walks breadth first from the initial world through `World.successors` and stops at the first violation, which is
+then also a shortest one: its list of choices is the bug report. States are remembered as 64-bit hashes of their key. The search
+space is finite because each step consumes something: a row, a message, a fault.
 
     $ python -m penstock.testing.explorer
     $ python -m penstock.testing.explorer --full
@@ -88,7 +89,8 @@ class Report:
     hits: set[tuple[str, str]] = field(default_factory=set)
 
     def __str__(self) -> str:
-        return f"{self.scope.name:18}{self.states:>10,} states{self.transitions:>12,} transitions  depth {self.depth:>4}{self.seconds:>8.1f} s  {self.scope}"
+        counts = f"{self.states:>10,} states{self.transitions:>12,} transitions  depth {self.depth:>4}{self.seconds:>8.1f} s"
+        return f"{self.scope.name:18}{counts}  {self.scope}"
 
 
 class Numbers:

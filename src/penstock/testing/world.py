@@ -1,20 +1,25 @@
 """A small world around the shipped protocol: everything that can happen next, and what must never be true.
 
-The classes under test are the ones that run in production: `TaskCore`, `Minimum`, `Coordinator` and the generators of `terms`. Around them this module puts the
-least that makes them a job: two workers, each with a source task and perhaps a target task; exchange channels; a store and a sink, which survive crashes; and
-coordinator hosts, which do not. A source has a few numbered rows; a target folds the rows it gets into its state and gives them to the sink.
+The classes under test are the ones that run in production: `TaskCore`, `Minimum`, `Coordinator` and the generators of `terms`.
+Around them this module puts the least that makes them a job: two workers, each with a source task and perhaps a target task;
+exchange channels; a store and a sink, which survive crashes; and coordinator hosts, which do not. A source has a few numbered
+rows; a target folds the rows it gets into its state and gives them to the sink.
 
 `World.successors` lists every choice the environment has, as worlds. The rules of the model, and why it loses nothing:
 
-1. One step is one store operation, one commit, one message taken from a channel, one event heard by a coordinator. A crash can come between any two.
-2. What a process does within itself (sending, queueing) happens in the step that caused it: nobody can see it earlier, and a crash just after undoes it.
-3. A commit and its answer are one step. A coordinator that dies between them is the same as one that dies just after: the sink keeps, the coordinator forgets.
-4. Once a successor's term file exists, the old attempt's tasks stand still. Whatever they would do later they could have done before: no step of theirs
-   depends on the successor, and the old coordinator cannot begin another epoch. What it has begun (a publish, a commit, a collection) goes on beside its successor: a zombie.
+1. One step is one store operation, one commit, one message taken from a channel, one event heard by a coordinator. A crash can
+   come between any two.
+2. What a process does within itself (sending, queueing) happens in the step that caused it: nobody can see it earlier, and a
+   crash just after undoes it.
+3. A commit and its answer are one step. A coordinator that dies between them is the same as one that dies just after: the sink
+   keeps, the coordinator forgets.
+4. Once a successor's term file exists, the old attempt's tasks stand still. Whatever they would do later they could have done
+   before: no step of theirs depends on the successor, and the old coordinator cannot begin another epoch. What it has begun (a
+   publish, a commit, a collection) goes on beside its successor: a zombie.
 5. Of the acknowledgements in flight when an attempt ends, at most one is delivered later, to whoever is in charge then.
-6. Steps that commute with all others go first, alone. If each input of a target is waiting to be read or held, and none would complete an alignment, that target
-   moves. An acknowledgement that is not an epoch's last is heard, where it can neither be declined nor outlive its attempt. The only claimer reads which
-   terms there are: nobody else creates any.
+6. Steps that commute with all others go first, alone. If each input of a target is waiting to be read or held, and none would
+   complete an alignment, that target moves. An acknowledgement that is not an epoch's last is heard, where it can neither be
+   declined nor outlive its attempt. The only claimer reads which terms there are: nobody else creates any.
 7. `epochs` bounds the run: the trigger of that epoch and of later ones is delivered to a source after its end.
 
 Parts are copied before they are changed, so that worlds share what they have in common.
@@ -162,12 +167,12 @@ class Returned:
 def next_op(call: Call, memo: dict[Call, terms.Op | Returned]) -> terms.Op | Returned:
     """The operation after these answers. A generator cannot be copied, so it is run again from its start."""
     if call not in memo:
-        protocol: Callable[..., terms.Steps[Any]] = {
+        protocols: dict[str, Callable[..., terms.Steps[Any]]] = {
             "claim": terms.claim_term,
             "publish": terms.publish,
             "note": terms.note_head,
-        }[call.kind]
-        steps = protocol(*call.args, CODEC)
+        }
+        steps = protocols[call.kind](*call.args, CODEC)
         try:
             op = next(steps)
             for answer in call.answers:
@@ -313,7 +318,7 @@ class World:
         self.disk: int | None = None  # the number of what outlives crashes, once known
         self.left = (scope.crashes, scope.zombies, scope.hiccups, scope.collections, scope.late, scope.reruns)
 
-    # --- going on -------------------------------------------------------------------------------------------------------------------------
+    # --- going on ---------------------------------------------------------------------------------------------------
 
     def successors(self) -> Iterator[tuple[str, World]]:
         """Every next world, with the choice that leads there. No ordinary choice left: the job must be done."""
@@ -410,7 +415,7 @@ class World:
         if self.left[1] and not self.finished:
             yield "another coordinator starts", True, World._take_over
 
-    # --- tasks ----------------------------------------------------------------------------------------------------------------------------
+    # --- tasks ------------------------------------------------------------------------------------------------------
 
     def _arrival(self, i: int, j: int) -> Choice:
         return f"target {j} gets {_show(self.channels[i, j][0])} from source {i}", False, step(World._deliver, i, j)
@@ -554,7 +559,7 @@ class World:
             self.send(i, j, Barrier(epoch))
         self._acknowledge(epoch, f"source {i}", self._source_ack(source))
 
-    # --- coordinators ---------------------------------------------------------------------------------------------------------------------
+    # --- coordinators -----------------------------------------------------------------------------------------------
 
     def _host_choices(self, birth: int, host: Host) -> Iterator[Choice]:
         who = f"coordinator {birth}"
@@ -721,7 +726,7 @@ class World:
         self.births += 1
         self.hosts[self.births] = Host(self.births)
 
-    # --- the store and the sink -----------------------------------------------------------------------------------------------------------
+    # --- the store and the sink -------------------------------------------------------------------------------------
 
     def _store_choices(self, birth: int, host: Host) -> Iterator[Choice]:
         call = host.calls[0]
@@ -845,7 +850,7 @@ class World:
             require(not missing, "commit", f"epoch {pending.epoch} is committed before {missing}")
             self.sink, self.disk = (*self.sink, (pending.epoch, pending.committables)), None
 
-    # --- what must hold -------------------------------------------------------------------------------------------------------------------
+    # --- what must hold ---------------------------------------------------------------------------------------------
 
     def _appended(self, record: terms.Record) -> None:
         """A log slot was created. If it is the next one, what it says is true from now on."""
@@ -877,7 +882,7 @@ class World:
 
 
 def check_cut(truth: tuple[Manifest, ...]) -> None:
-    """The newest checkpoint holds the rows before its positions, each once, in its states and in all output so far; and no others."""
+    """The newest checkpoint holds the rows before its positions and no others: once in its states, once in all output so far."""
     newest = truth[-1]
     before = [(i, n) for i in WORKERS for n in range(1, newest.positions[i] + 1)]
     folded = sorted(row for rows, _ in newest.states for row in rows)

@@ -17,7 +17,6 @@ import contextlib
 import functools
 import logging
 import os
-import pickle
 import secrets
 import threading
 import time
@@ -234,8 +233,6 @@ class ContinuousAttempts:
             server.fail("all workers are gone, and nobody asked them to")
         except RunnerError as error:
             server.fail(str(error), fatal=True)
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            server.fail(f"this pipeline cannot be sent to workers: {error}", fatal=True)
         except PenstockError as error:
             server.fail(str(error))
         except Exception as error:
@@ -243,6 +240,9 @@ class ContinuousAttempts:
 
     def _job_failed(self, server: ControlServer, spec: WorkerSpec, error: Exception) -> None:
         text = str(error)
+        if type(error).__name__ == "PicklingError":
+            server.fail(f"this pipeline cannot be sent to workers: {text}", fatal=True)
+            return
         if "SPARK-24819" in text or "BarrierJobSlotsNumberCheckFailed" in text:
             server.fail(too_few_slots(self._spark, spec.parallelism, slots_of(self._spark)), fatal=True)
             return

@@ -127,8 +127,8 @@ class DriverLine(threading.Thread):
     def _stack(self) -> str:
         """Where the loop is, from its own first call on."""
         frame = sys._current_frames().get(self._loop_thread)
-        calls = [call for call in traceback.extract_stack(frame) if "pyspark" not in call.filename and "<frozen" not in call.filename]
-        return "".join(traceback.format_list(calls))
+        calls = traceback.extract_stack(frame)
+        return "".join(traceback.format_list([c for c in calls if "pyspark" not in c.filename and "<frozen" not in c.filename]))
 
     def _state(self) -> dict[str, Any]:
         pulse = self._pulse

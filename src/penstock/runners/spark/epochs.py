@@ -1,10 +1,13 @@
 """The driver's side of epochs that are Spark jobs: what MicroBatch and Batch share.
 
-The coordinator decides that an epoch begins; a **feed** (a Structured Streaming query, or a thread) takes the order, runs the one job of `levels`, and hands back what the tasks report. No
-task outlives its epoch: each one starts from the newest published checkpoint. So an epoch that was aborted leaves nothing behind; the next one reads the same rows again.
+The coordinator decides that an epoch begins; a **feed** (a Structured Streaming query, or a thread) takes the order, runs the
+one job of `levels`, and hands back what the tasks report. No task outlives its epoch: each one starts from the newest published
+checkpoint. So an epoch that was aborted leaves nothing behind; the next one reads the same rows again.
 
-1. Only the conductor's thread touches the state here. The feed's thread takes orders from a queue and hands reports over by `Conductor.call`.
-2. An epoch begins only if somebody has something to say: a split with rows, a split that has just become idle, a user who waits. Looking costs the driver a reader per split (`Probes`).
+1. Only the conductor's thread touches the state here. The feed's thread takes orders from a queue and hands reports over by
+   `Conductor.call`.
+2. An epoch begins only if somebody has something to say: a split with rows, a split that has just become idle, a user who
+   waits. Looking costs the driver a reader per split (`Probes`).
 3. How many rows an epoch may read follows from how long the last ones took (`Budget`).
 """
 
@@ -74,17 +77,22 @@ class Budget:
         """How long a task may go on reading: the first epochs of slow functions would take for ever otherwise."""
         return None if self.fixed else self.target_us
 
-    def learn(self, took_us: int, *, used_up: bool) -> None:
-        """An epoch took so long; `used_up`: and would have read more."""
+    def learn(self, took_us: int, work_us: int, *, used_up: bool) -> None:
+        """An epoch took so long, and its tasks were at work for `work_us` of that; `used_up`: and would have read more.
+
+        What is not work is Spark's, and does not grow with the rows. Where it is most of an epoch, longer epochs are the better
+        bargain.
+        """
         if self.fixed or (took_us <= self.target_us and not used_up):
             return
-        factor = min(max(self.target_us / max(took_us, 1), 0.25), 4.0)
+        aim_us = max(self.target_us - max(took_us - work_us, 0), self.target_us // 2)
+        factor = min(max(aim_us / max(work_us, 1), 0.25), 4.0)
         if not 0.8 < factor < 1.25:
             self.rows = int(min(max(self.rows * factor, self.LEAST), self.MOST))
 
 
 class Probes:
-    """Whether splits have rows after where they were read to. Keeps one reader per split in the driver; its rows are thrown away."""
+    """Whether splits have rows after where they were read to. One reader per split in the driver; its rows are thrown away."""
 
     def __init__(self, conductor: Conductor) -> None:
         self._job_dir = conductor.job_dir
@@ -183,8 +191,15 @@ class Attempt:
         self.ended = True
         self._orders.put(None)
         self._settled.set()
-        self.feed.cancel()
+        self.give_up()
         self.feed.stop()
+
+    def give_up(self) -> None:
+        """Cancel the job under way, if Spark still listens."""
+        try:
+            self.feed.cancel()
+        except Exception as error:
+            log.debug("a job could not be cancelled: %s", spark_error(error))
 
     def splits(self) -> list[list[SplitOrder]]:
         """What each task has to read."""
@@ -210,7 +225,11 @@ class Attempt:
             worst = (fatal or failed)[0]
             self._conductor.post(c.AttemptFailed(self.stamp, worst.error, worst.fatal))
             return
-        self.budget.learn(took_us, used_up=any(report.more for report in reports))
+        slowest: dict[str, int] = {}  # stage -> its slowest task
+        for report in reports:
+            stage = report.task.partition(" task ")[0]
+            slowest[stage] = max(slowest.get(stage, 0), report.took_us)
+        self.budget.learn(took_us, sum(slowest.values()), used_up=any(report.more for report in reports))
         self.more = any(report.more for report in reports)
         self.wake_at = min((r.ack.wake_at for r in reports if r.ack and r.ack.wake_at is not None), default=None)
         for report in reports:
@@ -232,8 +251,8 @@ class EpochAttempts:
     """Attempts whose epochs are Spark jobs (the conductor's `Attempts`).
 
     Args:
-        drained: called when no split has more rows now, before that epoch is acknowledged. With it, epochs follow each other until then.
-        keep_open: whether a split that says it has ended may have more rows in a later run.
+        drained: called when no split has more rows now, before that epoch is acknowledged. With it, epochs follow each other
+        until then. keep_open: whether a split that says it has ended may have more rows in a later run.
     """
 
     def __init__(
@@ -303,7 +322,7 @@ class EpochAttempts:
             attempt.counted = attempt.heard
         else:
             attempt.more = True
-            attempt.feed.cancel()
+            attempt.give_up()
         attempt.settle()
 
     def step(self, now: int) -> bool:
@@ -319,13 +338,24 @@ class EpochAttempts:
     def wants_epoch(self) -> bool:
         """Whether there are rows to read, a deadline has passed, or the input is over."""
         attempt, now = self._attempt, self._conductor.clock()
-        if attempt is None or self._drained is not None or attempt.more or (attempt.wake_at is not None and now >= attempt.wake_at):
+        if (
+            attempt is None
+            or self._drained is not None
+            or attempt.more
+            or (attempt.wake_at is not None and now >= attempt.wake_at)
+        ):
             return True
         splits = [split for splits in attempt.splits() for split in splits]
-        return all(split.assigned.ended for split in splits) or any(self._wants(split, now) for split in splits if not split.assigned.ended)
+        return all(split.assigned.ended for split in splits) or any(
+            self._wants(split, now) for split in splits if not split.assigned.ended
+        )
 
     def _wants(self, split: SplitOrder, now: int) -> bool:
-        if self._probes.has_rows(split.assigned, split.began):
+        try:
+            if self._probes.has_rows(split.assigned, split.began):
+                return True
+        except Exception as error:  # the task that reads it will meet the same error, and its attempt fails in the usual way
+            log.debug("%s of %s cannot be looked at: %s", split.assigned.split, split.assigned.source, error)
             return True
         idle_after = self._idle_after[split.assigned.source]
         return idle_after is not None and not split.assigned.idle and now - split.active_at >= idle_after
@@ -345,7 +375,7 @@ def idle_after(plan: PhysicalPlan, op: Op) -> int | None:
     return found[0] if found else None
 
 
-# --- sessions ------------------------------------------------------------------------------------------------------------------------------
+# --- sessions -----------------------------------------------------------------------------------------------------------------
 
 
 def own_session(spark: Any, parallelism: int | None, runner: str) -> Any:
@@ -374,7 +404,7 @@ def check_hosts(spark: Any, conductor: Conductor) -> None:
     strangers = sorted(sessions.hosts_of(spark) - sessions.own_hosts(spark))
     if strangers and conductor.options.storage is None:
         raise RunnerError(
-            f"this Spark has executors on {', '.join(strangers)}, and without storage= the job lives in a temporary folder of this machine.\n"
+            f"this Spark has executors on {', '.join(strangers)}, and without storage= the job lives in a temporary folder here.\n"
             "  Give a folder that all of them mount: storage=..."
         )
 

@@ -2,18 +2,23 @@
 
     ticks -> mapInArrow(level 0) -> [repartitionById(tasks, target) -> mapInArrow(level k)]* -> collect
 
-Stages are sorted into levels by how many exchanges lie before them. Partition i of level k runs task i of every stage of that level, from the newest checkpoint to the epoch's barrier, and is
-then gone. A line of levels, never a tree: Spark would run a stage twice for two readers. What travels between levels is frames, whatever the pipeline's rows look like:
+Stages are sorted into levels by how many exchanges lie before them. Partition i of level k runs task i of every stage of that
+level, from the newest checkpoint to the epoch's barrier, and is then gone. A line of levels, never a tree: Spark would run a
+stage twice for two readers. What travels between levels is frames, whatever the pipeline's rows look like:
 
     target int | channel int | seq long | payload binary
 
-1. A channel is `exchange x tasks + sending task`. Its frames are numbered: first the sender's uid, then messages, the last of them the barrier. Spark promises no order, so frames are sorted;
-   a missing, repeated or damaged one is a `DecodeError`.
-2. In an epoch each channel carries `[batches..., Watermark or Idle, (End), Barrier]`: of several watermarks only the last is sent, after all rows. Channels are played one after the other,
-   so time moves once, when the last channel's watermark is there: rows of epoch n meet the time of epoch n - 1, and timers fire in the epoch in which they became due.
-3. Frames for deeper levels pass through. So do reports (acknowledgements): they reach the driver only if every task on their way succeeded.
-4. Spark may run a task again, and others may have read its first output. Each run draws a uid and names the uids it read; the coordinator refuses a mixture.
-5. An error in a task is a report as well, sent to every partition: deeper levels then do nothing. Spark's own retries are for lost processes; what failed by itself would fail again.
+1. A channel is `exchange x tasks + sending task`. Its frames are numbered: first the sender's uid, then messages, the last of
+   them the barrier. Spark promises no order, so frames are sorted; a missing, repeated or damaged one is a `DecodeError`.
+2. In an epoch each channel carries `[batches..., Watermark or Idle, (End), Barrier]`: of several watermarks only the last is
+   sent, after all rows. Channels are played one after the other, so time moves once, when the last channel's watermark is
+   there: rows of epoch n meet the time of epoch n - 1, and timers fire in the epoch in which they became due.
+3. Frames for deeper levels pass through. So do reports (acknowledgements): they reach the driver only if every task on their
+   way succeeded.
+4. Spark may run a task again, and others may have read its first output. Each run draws a uid and names the uids it read; the
+   coordinator refuses a mixture.
+5. An error in a task is a report as well, sent to every partition: deeper levels then do nothing. Spark's own retries are for
+   lost processes; what failed by itself would fail again.
 """
 
 from __future__ import annotations
@@ -126,6 +131,7 @@ class Report:
     more: bool = False  # whether the budget was used up before the splits were
     active: Sequence[Sequence[str]] = ()  # (source, split) that had rows
     watermark: int = 0
+    took_us: int = 0  # by the clock, from the task's making to its answer
 
     def to_json(self) -> dict[str, Any]:
         """As a control frame."""
@@ -158,7 +164,7 @@ def run_epoch(ticks: Any, facts: Any, order: EpochOrder, *, levels: int, paralle
     return reports
 
 
-# --- in a Python worker --------------------------------------------------------------------------------------------------------------------
+# --- in a Python worker -------------------------------------------------------------------------------------------------------
 
 _facts: dict[str, Facts] = {}
 _stores: dict[Path, FileStore] = {}
@@ -210,7 +216,11 @@ class Level:
             yield from seat.play(inbox)
         except Exception as error:
             failure = Report(
-                task_name(stage.id, index), "failed", error=describe(error), fatal=isinstance(error, RowError), trace=traceback.format_exc()
+                task_name(stage.id, index),
+                "failed",
+                error=describe(error),
+                fatal=isinstance(error, RowError),
+                trace=traceback.format_exc(),
             )
             for target in range(facts.parallelism):
                 outbox.report(target, FAILURES, stage.id, failure)
@@ -333,7 +343,7 @@ class EpochTask:
         self._facts, self._order, self._outbox, self._index = facts, order, outbox, index
         self._files = store_of(facts.job_dir)
         self._splits: list[OpenSplit] = []
-        self._rows, self._more = 0, False
+        self._rows, self._more, self._since = 0, False, time.monotonic()
         uid = random_id()
         site = Site(facts.plan, facts.parallelism, index, facts.stamp.lineage, uid, facts.job_dir, self._files, order.restored)
         self._task = Task(stage, site)
@@ -382,6 +392,7 @@ class EpochTask:
             more=self._more,
             active=[(s.order.assigned.source, s.order.assigned.split) for s in self._splits if s.active],
             watermark=self._task.watermark(),
+            took_us=int((time.monotonic() - self._since) * 1e6),
         )
         if isinstance(action, Ack):
             report = replace(report, ack=action.ack)
@@ -402,7 +413,8 @@ class EpochTask:
             message = frames.message_of(frame, edge.schema)
             yield from self._tell(Arrived(number, message))
         if message != Barrier(self._order.epoch):
-            raise DecodeError(f"what {upstream} sent to {self._task.name} ends with {message!r} instead of the barrier of epoch {self._order.epoch}")
+            wanted = f"the barrier of epoch {self._order.epoch}"
+            raise DecodeError(f"what {upstream} sent to {self._task.name} ends with {message!r} instead of {wanted}")
 
     # From splits.
 

@@ -12,9 +12,11 @@ would corrupt state quietly.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import os
+import shutil
 import sys
 import sysconfig
 import tempfile
@@ -40,7 +42,8 @@ def ship(spark: Any) -> str:
         context.environment["PYTHONPATH"] = os.pathsep.join(own_path())
         return identity(by_content=False)
     if context.applicationId not in _shipped:
-        folder = tempfile.mkdtemp(prefix="penstock-ship-")
+        folder = tempfile.mkdtemp(prefix="penstock-ship-")  # Spark serves it from there to executors that come later
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         context.addPyFile(str(package_zip(Path(folder) / f"penstock-{digest()[:12]}.zip")))
         _shipped.add(context.applicationId)
     return identity(by_content=True)

@@ -1,9 +1,10 @@
 """A streaming source for Structured Streaming that says "go on" and nothing else: one row per task, and a counter as its offset.
 
-What an epoch reads comes from the newest checkpoint, which the driver holds, and travels with the first level's function. So nothing about positions is in here, and Structured Streaming's
-own checkpoint holds nothing that could disagree with ours.
+What an epoch reads comes from the newest checkpoint, which the driver holds, and travels with the first level's function. So
+nothing about positions is in here, and Structured Streaming's own checkpoint holds nothing that could disagree with ours.
 
-1. `latestOffset` is one more than the last: there is always another batch. The batch waits in the driver until the coordinator wants an epoch.
+1. `latestOffset` is one more than the last: there is always another batch. The batch waits in the driver until the coordinator
+   wants an epoch.
 2. A batch has one partition per task, holding the number of that task.
 
 Pickled by reference: workers import this module.
