@@ -404,7 +404,7 @@ def check_hosts(spark: Any, conductor: Conductor) -> None:
     strangers = sorted(sessions.hosts_of(spark) - sessions.own_hosts(spark))
     if strangers and conductor.options.storage is None:
         raise RunnerError(
-            f"this Spark has executors on {', '.join(strangers)}, and without storage= the job lives in a temporary folder here.\n"
+            f"this Spark has executors on {', '.join(strangers)}, and without storage= it lives in a temporary folder here.\n"
             "  Give a folder that all of them mount: storage=..."
         )
 
