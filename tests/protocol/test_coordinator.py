@@ -95,8 +95,8 @@ def test_an_attempt_begins_at_once_when_nothing_is_pending() -> None:
 def test_what_a_predecessor_left_is_committed_before_the_first_attempt() -> None:
     left = [Pending(3, "out", ROWS), Pending(4, "out", ROWS)]
     job = Job(epoch=4, pending=left)
-    assert job.hear(Booted()) == (Commit(left[0], last=False),)
-    assert job.hear(Committed(3, "out")) == (Commit(left[1], last=False),)
+    assert job.hear(Booted()) == (Commit(left[0]),)
+    assert job.hear(Committed(3, "out")) == (Commit(left[1]),)
     assert job.hear(Committed(4, "out")) == (BeginAttempt(job.stamp),)
     job.hear(Running(job.stamp))
     assert job.trigger() == 5
@@ -104,7 +104,7 @@ def test_what_a_predecessor_left_is_committed_before_the_first_attempt() -> None
 
 def test_a_finished_checkpoint_is_committed_and_not_run_on() -> None:
     job = Job(epoch=4, pending=[Pending(4, "out", ROWS)], finished=True)
-    assert job.hear(Booted()) == (Commit(Pending(4, "out", ROWS), last=True),)
+    assert job.hear(Booted()) == (Commit(Pending(4, "out", ROWS)),)
     assert job.hear(Committed(4, "out")) == (Halt(Outcome.FINISHED),)
 
 
@@ -130,7 +130,7 @@ def test_nothing_is_committed_before_the_publish_is_answered() -> None:
     assert isinstance(publish, Publish)
     assert publish.pending == (Pending(1, "out", ROWS),)
     assert job.hear(Ticked(), after=1000) == (), "nor is it given up: its outcome is unknown"
-    assert job.hear(Published(1)) == (TellCompleted(job.stamp, 1), Commit(Pending(1, "out", ROWS), last=False))
+    assert job.hear(Published(1)) == (TellCompleted(job.stamp, 1), Commit(Pending(1, "out", ROWS)))
 
 
 def test_a_task_acknowledges_once() -> None:
@@ -221,7 +221,7 @@ def test_a_failure_while_publishing_waits_for_the_outcome() -> None:
     assert job.hear(AttemptFailed(job.stamp, "gone")) == ()
     first = job.stamp
     assert job.hear(Published(1)) == (TellCompleted(first, 1), EndAttempt(first))
-    assert job.hear(Ticked()) == (Commit(Pending(1, "out", ROWS), last=False),)
+    assert job.hear(Ticked()) == (Commit(Pending(1, "out", ROWS)),)
     assert job.hear(Committed(1, "out"), after=8) == (BeginAttempt(Stamp("job", 4, 2)),)
     job.hear(Running(job.stamp))
     assert job.trigger() == 2
@@ -305,7 +305,7 @@ def test_a_delayed_commit_is_asked_for_again_and_holds_back_the_next_attempt() -
     assert job.hear(CommitDelayed(1, "out")) == ()
     assert job.machine.wake_at() == SETTINGS.backoff
     assert job.hear(Ticked(), after=7) == ()
-    assert job.hear(Ticked(), after=1) == (Commit(Pending(1, "out", ROWS), last=False),)
+    assert job.hear(Ticked(), after=1) == (Commit(Pending(1, "out", ROWS)),)
     assert job.hear(Committed(1, "out")) == (BeginAttempt(job.stamp),)
 
 
@@ -333,7 +333,7 @@ def test_the_last_epoch_ends_the_job_once_it_is_committed() -> None:
     [publish] = job.ack("b", ended=True, committables={"out": ROWS})
     assert isinstance(publish, Publish)
     assert publish.finished
-    assert job.hear(Published(1))[1:] == (Commit(Pending(1, "out", ROWS), last=True),)
+    assert job.hear(Published(1))[1:] == (Commit(Pending(1, "out", ROWS)),)
     assert job.hear(Committed(1, "out")) == (EndAttempt(job.stamp), Halt(Outcome.FINISHED))
 
 
@@ -379,7 +379,7 @@ def test_a_savepoint_is_granted_only_after_its_commits() -> None:
     assert TakeSavepoint("mine", 1) not in job.publish(), "the epoch in flight began before the wish"
     assert job.machine.in_flight == 2
     effects = job.publish(out=ROWS)
-    assert effects == (TellCompleted(job.stamp, 2), Commit(Pending(2, "out", ROWS), last=True))
+    assert effects == (TellCompleted(job.stamp, 2), Commit(Pending(2, "out", ROWS)))
     assert job.hear(Committed(2, "out")) == (TakeSavepoint("mine", 2),)
     assert job.machine.phase is Phase.RUNNING
 
@@ -391,47 +391,6 @@ def test_a_savepoint_outlives_a_failed_attempt() -> None:
     job.hear(Ticked(), after=8)
     assert job.hear(Running(job.stamp)) == (TriggerEpoch(job.stamp, 1, False),)
     assert job.publish() == (TellCompleted(job.stamp, 1), TakeSavepoint("mine", 1))
-
-
-def gathering() -> Job:
-    """A job whose sink has seen two epochs and shows neither yet."""
-    job = Job().run()
-    for epoch in (1, 2):
-        job.trigger()
-        job.publish(out=ROWS)
-        assert job.hear(CommitDelayed(epoch, "out", waiting=True)) == ()
-    assert [p.epoch for p in job.machine.pending] == [1, 2]
-    return job
-
-
-def test_a_gathering_sink_is_left_alone() -> None:
-    job = gathering()
-    assert job.hear(Ticked(epoch=False), after=1000) == ()
-    job.trigger()
-    assert job.publish(out=ROWS)[-1] == Commit(Pending(3, "out", ROWS), last=False)
-    assert job.hear(Committed(3, "out")) == ()
-    assert job.machine.pending == [], "what it shows, it shows with all it has gathered"
-
-
-def test_a_gathering_sink_is_flushed_before_the_job_halts() -> None:
-    job = gathering()
-    job.hear(StopAsked())
-    assert job.publish()[-1] == Commit(Pending(2, "out", ROWS), last=True)
-    assert job.hear(Committed(2, "out")) == (EndAttempt(job.stamp), Halt(Outcome.STOPPED))
-
-
-def test_a_gathering_sink_is_flushed_before_a_savepoint() -> None:
-    job = gathering()
-    job.hear(SavepointAsked("mine"))
-    effects = job.publish(out=ROWS)
-    assert effects[-1] == Commit(Pending(3, "out", ROWS), last=True)
-    assert job.hear(Committed(3, "out")) == (TakeSavepoint("mine", 3),)
-
-
-def test_a_gathering_sink_does_not_hold_back_the_next_attempt() -> None:
-    job = gathering()
-    job.hear(AttemptFailed(job.stamp, "gone"))
-    assert job.hear(Ticked(), after=8) == (BeginAttempt(job.stamp),)
 
 
 def test_a_superseded_coordinator_does_nothing_more() -> None:

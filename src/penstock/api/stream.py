@@ -316,7 +316,7 @@ def named_aggregates(aliased: tuple[Aggregate, ...], named: Mapping[str, Aggrega
 def need_name(name: str | None, verb: str, what: object, by: tuple[str, ...]) -> str:
     """The step's name, or an error that shows the line to write."""
     if name is None:
-        suggestion = "-".join((*by, "counts" if verb == "aggregate" else verb)).replace("_", "-")
+        suggestion = "-".join((*(key.lstrip("_") for key in by), "counts" if verb == "aggregate" else verb)).replace("_", "-")
         if isinstance(what, tuple):
             inside = ", ".join(f"{n}=pen.count()" if a.text() == "count(*)" else f'{n}="{a.text()}"' for n, a in what)
         else:

@@ -104,9 +104,13 @@ class ForkFrom:
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """The job had finished, but for committing what `manifest` lists as pending: do that, and end."""
+    """The job had finished, perhaps but for committing what `manifest` lists as pending: do that, and end.
+
+    `refusal` is what to say if that had been done already.
+    """
 
     manifest: Manifest
+    refusal: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,7 @@ def decide_restore(facts: RestoreFacts) -> Decision:
         for message in _unsettled(unsettled, facts.pipeline):
             return Refuse(message)
     if unsettled is not None and unsettled.finished and facts.request == "latest" and not facts.start_over_time:
-        return Conclude(unsettled)
+        return Conclude(unsettled, next(_differences(unsettled, facts)))
     chosen = facts.savepoint if facts.request == "savepoint" else facts.newest
     if facts.request == "none" or chosen is None:
         return StartEmpty(facts.new_lineage, unsettled)

@@ -27,7 +27,8 @@ class Project(Operator):
         """Evaluate; set failing rows aside."""
         results = [evaluate(expr, batch) for _, expr in self._columns]
         bad = failing(results, batch.num_rows)
-        hidden = [name for name in batch.schema.names if name.startswith("__")]
+        made = {name for name, _ in self._columns}
+        hidden = [name for name in batch.schema.names if name.startswith("__") and name not in made]
         arrays = [result.values for result in results] + [batch.column(name) for name in hidden]
         fields = [pa.field(f.name, a.type, f.nullable) for f, a in zip(self._fields, arrays)] + [batch.schema.field(h) for h in hidden]
         out = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
@@ -91,5 +92,6 @@ def failing(results: Sequence[Evaluated], rows: int) -> np.ndarray[tuple[int], n
 
 def reasons(results: Sequence[Evaluated], rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[str]:
     """Why each of these rows failed, in words: by its own failures, not those of others in the batch."""
-    failed = [(np.asarray(result.errors), result.reason or "the expression failed") for result in results if result.errors is not None]
+    broken = [result for result in results if result.errors is not None]
+    failed = [(np.asarray(result.errors), result.reason or "the expression failed") for result in broken]
     return ["; ".join(dict.fromkeys(why for mask, why in failed if mask[row])) for row in rows]

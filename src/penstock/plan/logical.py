@@ -16,7 +16,7 @@ from penstock.connectors.connector import Sink, Source
 from penstock.errors import PlanError
 from penstock.eventtime import Tumbling, duration_text
 from penstock.expr import Aggregate as AggregateExpr
-from penstock.expr import Expr
+from penstock.expr import Expr, col
 from penstock.folding import ReduceFunction
 from penstock.functions import RowFunction
 from penstock.state.keygroups import canonical_type
@@ -112,6 +112,12 @@ class Project(Node):
                 f"rows of this stream replace earlier rows with the same {', '.join(self.keys)}, and {lost[0]!r} is left out here."
                 f" Keep it: select({', '.join(repr(key) for key in self.keys)}, ...)"
             )
+        altered = [name for name, expr in self.columns if name in self.keys and expr.text() != col(name).text()]
+        if altered:
+            raise self.error(
+                f"rows of this stream replace earlier rows with the same {', '.join(self.keys)}, and {altered[0]!r} is computed anew"
+                " here. Give the new column another name"
+            )
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -196,8 +202,8 @@ class Union(Node):
         for other in self.streams[1:]:
             if [(f.name, f.type) for f in other.schema] != [(f.name, f.type) for f in first.schema]:
                 raise self.error(f"union needs equal columns. Left: {schema_words(first.schema)}. Right: {schema_words(other.schema)}")
-            if (other.timed, other.changes) != (first.timed, first.changes):
-                raise self.error("union needs streams of one kind: with event time on all or none, all append or all update")
+            if (other.timed, other.changes, other.keys) != (first.timed, first.changes, first.keys):
+                raise self.error("union needs streams of one kind: with event time on all or none, all append or all update by one key")
         fields = [
             pa.field(f.name, f.type, any(stream.schema.field(f.name).nullable for stream in self.streams)) for f in first.schema
         ]
@@ -468,8 +474,6 @@ def typed(expr: Expr, input: Node, node: Node) -> pa.DataType:
 
 def check_columns(names: list[str] | tuple[str, ...], input: Node, node: Node) -> None:
     """Each name is a column of the input."""
-    from penstock.expr import col
-
     for name in names:
         typed(col(name), input, node)
 

@@ -135,11 +135,10 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class CommitDelayed:
-    """Not now; ask again. `waiting`: the sink gathers several epochs and is content to wait."""
+    """Not now; ask again later."""
 
     epoch: int
     sink: str
-    waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +231,9 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Make this epoch visible in this sink. `last`: nothing will follow that the sink could wait for."""
+    """Make this epoch visible in this sink; answer Committed, CommitDelayed or CommitFailed."""
 
     pending: Pending
-    last: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +326,6 @@ class Coordinator:
         "_stop",
         "_tasks",
         "_term",
-        "_waiting",
         "attempt",
         "epoch",
         "pending",
@@ -362,7 +359,6 @@ class Coordinator:
         self._stop: StopAsked | None = None
         self._asked: tuple[str, ...] = ()  # savepoints wished for
         self._granted: tuple[str, ...] = ()  # savepoints whose epoch is published, to be taken once it is committed
-        self._waiting: dict[str, int] = {}  # sinks that gather epochs: the newest they have seen and do not show yet
         self._commit_at = 0
         self._input_ended = False
         self._declines = 0
@@ -390,12 +386,12 @@ class Coordinator:
         """When a tick would change something, at the latest."""
         if self.phase is Phase.HALTED or (self._flight is not None and self._flight.publishing is not None):
             return None
-        times = [self._commit_at] if self._next_commit(self._commit_at) is not None else []
-        if self.phase is Phase.WAITING and not (self._flushing and self.pending):
+        times = [self._commit_at] if self.pending and self._committing is None else []
+        if self.phase is Phase.WAITING and not self.pending:
             times.append(self._begin_at)
         if self.phase is Phase.RUNNING and self._flight is not None:
             times.append(self._flight.since + self._settings.timeout)
-        elif self.phase is Phase.RUNNING and not self._flushing:
+        elif self.phase is Phase.RUNNING and not self._settling:
             times.append(self._next_trigger)
         return min(times, default=None)
 
@@ -497,14 +493,10 @@ class Coordinator:
         assert (commit.epoch, commit.sink) == (event.epoch, event.sink), f"{event} answers {commit}"
         self._committing = None
         match event:
-            case Committed(epoch, sink):
-                # A sink that gathers epochs shows all of them at once.
-                self.pending = [p for p in self.pending if p.sink != sink or p.epoch > epoch]
-            case CommitDelayed(epoch, sink, waiting):
-                if waiting:
-                    self._waiting[sink] = epoch
-                else:
-                    self._commit_at = now + self._settings.backoff
+            case Committed():
+                self.pending.remove(commit)
+            case CommitDelayed():
+                self._commit_at = now + self._settings.backoff
             case CommitFailed(epoch, sink, error):
                 return self._halt(Halt(Outcome.FAILED, f"sink {sink!r} refuses epoch {epoch}: {error}"))
         return ()
@@ -535,30 +527,19 @@ class Coordinator:
             return ()  # its outcome decides everything else
         if self._failure is not None:
             return self._fail(now, self._failure)
-        commit = self._next_commit(now)
-        if commit is not None:
-            self._committing = commit.pending
-            return (commit,)
-        if self._committing is None and self._next_commit(self._commit_at) is None:  # nor is one put off
+        if self.pending and self._committing is None and now >= self._commit_at:
+            self._committing = self.pending[0]
+            return (Commit(self.pending[0]),)
+        if not self.pending:
             ending = self._all_committed(now)
             if ending:
                 return ending
         return self._trigger(now, begin=begin) if self.phase is Phase.RUNNING else ()
 
     @property
-    def _flushing(self) -> bool:
-        """Whether a sink that gathers epochs must show them now."""
+    def _settling(self) -> bool:
+        """Whether something waits for all commits: the end, or a savepoint. No epoch is begun meanwhile."""
         return self._halting is not None or bool(self._granted)
-
-    def _next_commit(self, now: int) -> Commit | None:
-        if self._committing is not None or now < self._commit_at:
-            return None
-        for pending in self.pending:
-            newest = pending.epoch == max(p.epoch for p in self.pending if p.sink == pending.sink)
-            last = self._flushing and newest
-            if pending.epoch > self._waiting.get(pending.sink, 0) or last:
-                return Commit(pending, last)
-        return None
 
     def _all_committed(self, now: int) -> tuple[Effect, ...]:
         if self._granted:
@@ -596,7 +577,7 @@ class Coordinator:
     def _trigger(self, now: int, *, begin: bool) -> tuple[Effect, ...]:
         hurried = self._stop is not None or self._input_ended or bool(self._asked)
         due = begin and now >= self._next_trigger
-        if self._flight is not None or self._flushing or not (due or hurried):
+        if self._flight is not None or self._settling or not (due or hurried):
             return ()
         finish = self._stop is not None and self._stop.finish
         self._flight = InFlight(self._next_epoch, now, finish, self._asked)
@@ -616,7 +597,7 @@ class Coordinator:
         copy = object.__new__(Coordinator)
         for name in Coordinator.__slots__:
             setattr(copy, name, getattr(self, name))
-        copy.pending, copy._waiting = list(self.pending), dict(self._waiting)
+        copy.pending = list(self.pending)
         if self._flight is not None:
             copy._flight = replace(self._flight, acks=dict(self._flight.acks))
         return copy
@@ -649,7 +630,6 @@ class Coordinator:
             self._declines,
             self._restarts,
             self._input_ended,
-            tuple(sorted(self._waiting.items())),
             (self._next_trigger, self._begin_at, self._commit_at),
         )
 

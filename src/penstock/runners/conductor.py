@@ -146,6 +146,8 @@ class Conductor:
         self._receivers: list[Receiver] = []
         self._savepoints: dict[str, tuple[Path, queue.SimpleQueue[Any]]] = {}
         self._reboot = False
+        self._refusal: str | None = None  # why a finished job cannot go on, said once its last output is committed
+        self._shown = False  # whether a sink showed something it had not shown before
         self._lock: Lock | None = None
         self._repository: Repository | None = None
         self._attempts: Attempts | None = None
@@ -206,10 +208,13 @@ class Conductor:
             self._lock = hold(self.job_dir, self._holder())
             while True:
                 self._reboot = False
-                if self._boot():
-                    self._conduct()
+                self._boot()
+                self._conduct()
                 if not self._reboot:
                     break
+            if self._refusal is not None and not self._shown and not self.cancelled:
+                self.outcome = None
+                raise RestoreError(self._refusal)  # all had been committed: there was nothing to conclude
         except Crash as crash:
             self.error = crash
         except BaseException as error:
@@ -230,15 +235,13 @@ class Conductor:
         started = time.strftime("%Y-%m-%d %H:%M:%S")
         return {"pid": os.getpid(), "host": socket.gethostname(), "started": started, "runner": self.runner}
 
-    def _boot(self) -> bool:
-        """Claim a term, decide what to start from, settle what is pending. False if that was all there was to do."""
+    def _boot(self) -> None:
+        """Claim a term, decide what to start from, settle what is pending."""
         store = self.world.open_store(self.job_dir)
         store.probe()
         self._repository = Repository(store, self.plan.name, keep=self.options.keep)
         claim = self._repository.claim(self._holder())
         pending, epoch = self._decide(self._repository)
-        if self.outcome is not None:
-            return False
         self._committers = {
             op.name: op.node.sink.committer(sink_context(op.node, self.lineage, f"{claim.term}", self.job_dir))
             for op in self.plan.writes
@@ -261,11 +264,11 @@ class Conductor:
             tasks=task_names(self.plan, self.parallelism),
             epoch=epoch,
             pending=pending,
+            finished=self._refusal is not None,
             settings=settings,
         )
         if self._attempts is None:
             self._attempts = self._make_attempts(self)
-        return True
 
     def _decide(self, repository: Repository) -> tuple[list[c.Pending], int]:
         request, savepoint, source, options = "latest", None, None, Restore("")
@@ -295,12 +298,9 @@ class Conductor:
             case Resume(manifest):
                 self.lineage, self.parent, self.start, self.manifest = manifest.lineage, manifest.parent, start_from(manifest), manifest
                 return pending_of(manifest), manifest.epoch
-            case Conclude(manifest):
-                self._settle(manifest)
-                self.lineage, self.manifest = manifest.lineage, replace(manifest, term=repository.log.term, epoch=manifest.epoch + 1, pending=())
-                repository.publish(self.manifest)
-                self.outcome = c.Halt(c.Outcome.FINISHED)
-                return [], manifest.epoch
+            case Conclude(manifest, refusal):
+                self.lineage, self.parent, self.manifest, self._refusal = manifest.lineage, manifest.parent, manifest, refusal
+                return pending_of(manifest), manifest.epoch
             case StartEmpty(lineage, settle):
                 self._settle(settle)
                 self.lineage, self.start = lineage, StartPoint()
@@ -319,7 +319,7 @@ class Conductor:
             assert isinstance(op.node, Write)
             assert manifest is not None
             committer = op.node.sink.committer(sink_context(op.node, manifest.lineage, "settle", self.job_dir))
-            self._commit_with(committer, pending, last=True)
+            committer.commit(pending.epoch, pending.committables, 0)
             committer.close()
 
     def _check_sinks(self, epoch: int) -> None:
@@ -416,8 +416,8 @@ class Conductor:
                 attempts.trigger(stamp, epoch, finish)
             case c.Publish():
                 return self._publish(effect)
-            case c.Commit(pending, last):
-                return self._commit(pending, last)
+            case c.Commit(pending):
+                return self._commit(pending)
             case c.TellCompleted(stamp, epoch):
                 attempts.tell(stamp, Completed(epoch))
                 self._collect(epoch)
@@ -485,20 +485,18 @@ class Conductor:
         except StorageError as error:
             log.warning("old checkpoints of %s could not be deleted: %s", self.plan.name, error)
 
-    def _commit(self, pending: c.Pending, last: bool) -> c.Event:
-        assert self._repository is not None
+    def _commit(self, pending: c.Pending) -> c.Event:
+        assert self._core is not None
         reach("commit.before", pending.epoch)
         try:
-            verdict = self._commit_with(self._committers[pending.sink], pending, last=last)
+            verdict = self._committers[pending.sink].commit(pending.epoch, pending.committables, self._core.attempt)
         except (PenstockError, OSError) as error:
             return c.CommitFailed(pending.epoch, pending.sink, str(error))
         reach("commit.after", pending.epoch)
         if verdict is Verdict.RETRY:
-            return c.CommitDelayed(pending.epoch, pending.sink, waiting=True)
+            return c.CommitDelayed(pending.epoch, pending.sink)
+        self._shown |= verdict is Verdict.DONE
         return c.Committed(pending.epoch, pending.sink)
-
-    def _commit_with(self, committer: Committer, pending: c.Pending, *, last: bool) -> Verdict:
-        return committer.commit(pending.epoch, pending.committables, self._core.attempt if self._core else 0)
 
     def _take_savepoint(self, request: str) -> None:
         assert self._repository is not None

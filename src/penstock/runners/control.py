@@ -157,8 +157,8 @@ class ControlSocket:
                 if not busy:
                     self._handlers[handler] = connection
             if busy:
+                connection.settimeout(0.2)
                 with contextlib.suppress(OSError):
-                    connection.settimeout(0.2)
                     send(connection, refusal(JobError(f"{CONNECTIONS_MAX} others are talking to this job. Try again")))
                 connection.close()
             else:
@@ -317,8 +317,7 @@ def attach(name: str, storage: str | Path | None = None) -> AttachedJob:
         if time.monotonic() >= until:
             raise not_running(name, job_dir)
         time.sleep(0.05)
-    job = AttachedJob(name, job_dir, control)
-    job._connect().close()
+    (job := AttachedJob(name, job_dir, control))._connect().close()
     return job
 
 

@@ -32,7 +32,7 @@ from penstock.api.pipeline import Pipeline
 from penstock.api.stream import tumbling
 from penstock.checkpoints.storage import MemoryStore, OutcomeUnknown, Store, open_store
 from penstock.connectors.memorysink import MemorySink
-from penstock.errors import StorageError
+from penstock.errors import RestoreError, StorageError
 from penstock.protocol import coordinator as c
 from penstock.protocol.messages import Ack, Decline, Event, Stamp
 from penstock.runners import faults
@@ -176,8 +176,9 @@ class Simulation:
                 conductor.run()
                 self.report.recoveries += max(0, conductor.status().attempt - 1)
                 self.report.epochs = conductor.status().epoch
-                if conductor.outcome is not None and conductor.outcome.outcome is c.Outcome.FINISHED:
-                    break  # even if it crashed while tidying up
+                finished = conductor.outcome is not None and conductor.outcome.outcome is c.Outcome.FINISHED
+                if finished or isinstance(conductor.error, RestoreError):
+                    break  # even if it crashed while tidying up; or it finds that it had finished before
                 if isinstance(conductor.error, Crash | StorageError):
                     # Storage that fails while a term is claimed fails the start: somebody starts the job again.
                     self._line("coordinator", f"gone: {type(conductor.error).__name__}")

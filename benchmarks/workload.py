@@ -1,0 +1,154 @@
+"""The work that is measured: ad events, counted per campaign in windows of ten seconds (the Yahoo benchmark's shape).
+
+Event number i is a function of i alone: `penstock.connectors.adevents` makes it for Penstock, `peer.py` says the same in Spark's
+expressions, and `expected` here says it a third time, in numpy, and counts without any stream. All three must agree on every
+campaign and window, or a run is not a result.
+
+1. 1,000 ads in 100 campaigns, three kinds of events, 100 events per millisecond of event time.
+2. Keep views, take ad and time, look up the ad's campaign, count per campaign and window.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import penstock as pen
+from benchmarks import sampler
+from penstock import col, count, sinks, sources
+from penstock.connectors.adevents import AD_EVENT, ad_events, campaigns
+
+WINDOW_US = 10_000_000
+ROWS_PER_MS = 100
+START_US = 1_767_225_600_000_000  # 2026-01-01
+SINK = "ad-counts"
+
+Counts = Counter[tuple[str, int]]
+"""(campaign, start of the window in microseconds since 1970) -> views."""
+
+
+# What Penstock runs.
+
+
+@pen.udf(returns="string")
+def campaign(ads: pa.Array) -> pa.Array:
+    """The campaign of each ad, for a whole column at a time."""
+    sampler.start_if_wanted()
+    table = lookup()
+    return table.column("campaign_id").take(pc.index_in(ads, value_set=table.column("ad_id")))
+
+
+@functools.cache
+def lookup() -> pa.RecordBatch:
+    """All ads with their campaigns, in one piece."""
+    return campaigns().combine_chunks().to_batches()[0]
+
+
+def ad_counts(source: object) -> pen.Pipeline:
+    """Views per campaign and window, exactly once into the sink `SINK`."""
+    return (
+        pen.Pipeline("ad-counts")
+        .read(source, name="events")
+        .with_watermark("at", delay="0s")
+        .filter(col("event_type") == "view")
+        .select("ad_id")
+        .select(campaign_id=campaign(col("ad_id")))
+        .key_by("campaign_id")
+        .window(pen.tumbling("10s"))
+        .aggregate(views=count(), name="counts")
+        .write(sinks.memory(SINK))
+    )
+
+
+def generated(rows: int) -> object:
+    """Events made in the tasks that read them. Only the columns in use are computed."""
+    return sources.generate(ad_events, schema=AD_EVENT, rows=rows, splits=2)
+
+
+def json_files(folder: Path) -> object:
+    """Events read from files of JSON lines."""
+    return sources.files(folder, schema=AD_EVENT, format="json", splits=SPLITS)
+
+
+SPLITS = 8
+"""Files are dealt to splits by the hash of their name; more splits than tasks even the load out."""
+
+
+def committed() -> Counts:
+    """What the sink has. A window that is there twice counts twice."""
+    found: Counts = Counter()
+    table = sinks.memory(SINK).table()
+    if table is not None:
+        starts = table.column("window_start").cast(pa.int64()).to_pylist()
+        for name, start, views in zip(table.column("campaign_id").to_pylist(), starts, table.column("views").to_pylist()):
+            found[name, start] += views
+    return found
+
+
+# What must come out.
+
+
+def expected(rows: int, chunk: int = 1_000_000) -> Counts:
+    """The counts, from the row numbers alone."""
+    names = campaigns().column("campaign_id").to_pylist()[::10]
+    windows = time_of(rows - 1) // WINDOW_US - START_US // WINDOW_US + 1
+    views = np.zeros(windows * len(names), np.int64)
+    for first in range(0, rows, chunk):
+        number = np.arange(first, min(first + chunk, rows), dtype=np.int64)
+        bits = splitmix64(number)
+        ad = ((bits & np.uint64(0xFFFFFFFF)) * np.uint64(1000)) >> np.uint64(32)
+        kind = ((bits >> np.uint64(32)) * np.uint64(3)) >> np.uint64(32)
+        window = (START_US + number * 1000 // ROWS_PER_MS) // WINDOW_US - START_US // WINDOW_US
+        cell = window * len(names) + ad.astype(np.int64) // 10
+        views += np.bincount(cell[kind == 0], minlength=len(views))
+    return Counter(
+        {(names[cell % len(names)], START_US + cell // len(names) * WINDOW_US): int(n) for cell, n in enumerate(views) if n}
+    )
+
+
+def time_of(number: int) -> int:
+    """The event time of a row."""
+    return START_US + number * 1000 // ROWS_PER_MS
+
+
+def splitmix64(number: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """64 bits of each row's own."""
+    bits = number.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
+
+
+# Files.
+
+
+def write_json(folder: Path, files: int, rows_per_file: int, chunk: int = 100_000) -> int:
+    """The first events as JSON lines in `files` files; the number of bytes written."""
+    written = 0
+    for file in range(files):
+        first = file * rows_per_file
+        with open(folder / f"events-{file:05d}.json", "wb") as out:
+            for start in range(first, first + rows_per_file, chunk):
+                stop = min(start + chunk, first + rows_per_file)
+                written += out.write(json_lines(np.arange(start, stop, dtype=np.int64)))
+    return written
+
+
+def json_lines(number: npt.NDArray[np.int64]) -> bytes:
+    """Events as lines of about 245 bytes."""
+    events = ad_events(number, 0, rows_per_ms=ROWS_PER_MS)
+    parts: list[object] = []
+    for position, name in enumerate(AD_EVENT.names):
+        quote = "" if name == "at" else '"'
+        values = events[name].cast(pa.int64()).cast(pa.string()) if name == "at" else events[name]
+        parts += [f'{"," if position else "{"}"{name}": {quote}', values, quote]
+    lines = pc.binary_join_element_wise(*parts, "}\n", "")
+    start, stop = lines.offset, lines.offset + len(lines)
+    offsets = np.frombuffer(lines.buffers()[1], np.int32)
+    return bytes(lines.buffers()[2][int(offsets[start]) : int(offsets[stop])])
