@@ -75,7 +75,9 @@ def run(spark: Any, source: Any, rows: int, *, batches: int, available_now: bool
     from pyspark.sql import functions as F
 
     table = campaigns()
-    lookup = spark.createDataFrame(list(zip(table["ad_id"].to_pylist(), table["campaign_id"].to_pylist())), "ad_id string, campaign_id string")
+    lookup = spark.createDataFrame(
+        list(zip(table["ad_id"].to_pylist(), table["campaign_id"].to_pylist())), "ad_id string, campaign_id string"
+    )
     lookup = lookup.cache()
     lookup.count()
     views = source.filter("event_type = 'view'").select("ad_id", "at").withWatermark("at", "0 seconds")

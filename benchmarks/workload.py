@@ -57,7 +57,6 @@ def ad_counts(source: object) -> pen.Pipeline:
         .read(source, name="events")
         .with_watermark("at", delay="0s")
         .filter(col("event_type") == "view")
-        .select("ad_id")
         .select(campaign_id=campaign(col("ad_id")))
         .key_by("campaign_id")
         .window(pen.tumbling("10s"))
@@ -147,7 +146,7 @@ def json_lines(number: npt.NDArray[np.int64]) -> bytes:
     for position, name in enumerate(AD_EVENT.names):
         quote = "" if name == "at" else '"'
         values = events[name].cast(pa.int64()).cast(pa.string()) if name == "at" else events[name]
-        parts += [f'{"," if position else "{"}"{name}": {quote}', values, quote]
+        parts += [f'{"," if position else "{"}"{name}":{quote}', values, quote]
     lines = pc.binary_join_element_wise(*parts, "}\n", "")
     start, stop = lines.offset, lines.offset + len(lines)
     offsets = np.frombuffer(lines.buffers()[1], np.int32)

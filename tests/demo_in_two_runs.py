@@ -29,7 +29,7 @@ def die_in_between(order: str) -> None:
             return publish(self, asked)
         if order == "commit-first":
             for pending in fresh:
-                self._commit(pending, False)
+                self._committers[pending.sink].commit(pending.epoch, pending.committables, 1)
         else:
             publish(self, asked)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -117,6 +117,5 @@ def test_a_driver_that_dies_between_commit_and_publish_is_harmless_only_in_the_r
     second = shell(str(TESTS / "demo_in_two_runs.py"), order, str(folder))
     assert f"exactly once: {answer}" in second.stdout, second.stdout + second.stderr
     assert second.returncode == (0 if answer == "yes" else 1)
-    # The sink notices that it already shows the epoch, with other rows; and the counts are not those expected.
-    assert ("restored from before what it had committed" in second.stdout) == (answer == "no")
+    # Either windows are there twice, or the sink notices that it shows other rows for the epoch, and the rest is missing.
     assert ("counts are wrong" in second.stdout) == (answer == "no")

@@ -55,7 +55,10 @@ def test_a_name_that_is_no_text_is_refused() -> None:
 
 @pytest.mark.parametrize("value", ["ignore", "", None])
 def test_on_error_knows_two_words(value: Any) -> None:
-    assert raised(lambda: pen.Pipeline("a", on_error=value)).message == f'on_error={value!r} is not known. Write "fail" or "dead-letter"'
+    assert (
+        raised(lambda: pen.Pipeline("a", on_error=value)).message
+        == f'on_error={value!r} is not known. Write "fail" or "dead-letter"'
+    )
 
 
 @pytest.mark.parametrize("value", [0, -1, 32769])
@@ -113,7 +116,9 @@ def test_the_dead_letters_of_steps_on_dead_letters_do_not_go_round_in_circles() 
 def test_run_wants_a_runner() -> None:
     p = pen.Pipeline("a")
     hand(p).write(Collect())
-    assert raised(lambda: p.run("local")).message == "'local' is no runner. Write: pen.Local(), pen.MicroBatch() or pen.Continuous()"
+    assert (
+        raised(lambda: p.run("local")).message == "'local' is no runner. Write: pen.Local(), pen.MicroBatch() or pen.Continuous()"
+    )
 
 
 def test_without_a_runner_the_default_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

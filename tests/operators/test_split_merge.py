@@ -1,8 +1,9 @@
 """How rows are cut into batches never changes the result: for every kind of operator there is.
 
-The same rows go through two runs of one plan. The first gets them in batches as large as the markers allow; the second in whatever pieces: empty, of one row,
-slices of larger batches, strings encoded as dictionaries, with more barriers, and with new tasks (at another parallelism) restored in the middle. Equal means: the same
-rows as a multiset for streams that append; the last row per key at each barrier for streams that update; and the same counts of late and dead rows.
+The same rows go through two runs of one plan. The first gets them in batches as large as the markers allow; the second in
+whatever pieces: empty, of one row, slices of larger batches, strings encoded as dictionaries, with more barriers, and with new
+tasks (at another parallelism) restored in the middle. Equal means: the same rows as a multiset for streams that append; the last
+row per key at each barrier for streams that update; and the same counts of late and dead rows.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def union(p: pen.Pipeline, s: pen.Stream, to: Callable[[str], Collect]) -> None:
 
 
 def project(p: pen.Pipeline, s: pen.Stream, to: Callable[[str], Collect]) -> None:
-    s.select("s", "at", half="i / 2", ratio="10 / j", n="cast(s as bigint)", long=pen.concat(col("k"), "-", col("s"))).write(to("out"))
+    s.select("s", "at", half="i / 2", ratio="10 / j", n="cast(s as bigint)", long=pen.concat(col("k"), "-", col("s"))).write(
+        to("out")
+    )
     s.with_columns(up=col("s").str.upper(), size=col("s").str.length()).drop("at").rename({"i": "number"}).write(to("other"))
 
 
@@ -115,7 +118,9 @@ def window_aggregate(p: pen.Pipeline, s: pen.Stream, to: Callable[[str], Collect
     timed = s.with_watermark("at", delay="0s")
     stats = timed.key_by("k").window(pen.tumbling("10s")).aggregate(**AGGREGATES, name="stats")
     stats.write(to("out"))
-    stats.select("k", "n").key_by("k").window(pen.tumbling("1m")).aggregate(total="sum(n)", parts=pen.count(), name="coarse").write(to("coarse"))
+    stats.select("k", "n").key_by("k").window(pen.tumbling("1m")).aggregate(
+        total="sum(n)", parts=pen.count(), name="coarse"
+    ).write(to("coarse"))
     read = timed.key_by("s", "b").window(pen.tumbling("7s", offset="3s")).aggregate(n=pen.count(), bad="sum(12 / j)", name="read")
     read.write(to("read"))
     read.late.write(to("late"))
@@ -161,7 +166,7 @@ KINDS: dict[str, Kind] = {
 }
 
 
-# --- rows, markers and ways to cut them --------------------------------------------------------------------------------------------------------
+# --- rows, markers and ways to cut them -------------------------------------------------------------------------------
 
 TEXTS = st.sampled_from([None, "", "a", "b", "7", "-12", "ümlaut", "x" * 40])
 DYADIC = st.integers(-64, 64).map(lambda n: n / 8)
@@ -233,21 +238,21 @@ def pieces(rows: list[dict[str, Any]], cutting: Cutting | None) -> Iterator[pa.R
         if rows:
             yield table(rows)
         return
+    forms: list[Callable[[pa.RecordBatch], pa.RecordBatch]] = [lambda b: b, sliced, encoded, lambda b: encoded(sliced(b))]
     while rows:
         size = min(len(rows), (1, 1, 2, 3, 100)[cutting.next(5)])
-        batch = table(rows[:size])
-        yield (pa.RecordBatch.slice, sliced, encoded, lambda b: encoded(sliced(b)))[cutting.next(4)](batch) if cutting.next(3) else batch
+        yield forms[cutting.next(4)](table(rows[:size]))
         if cutting.next(4) == 0:
             yield table([])
         rows = rows[size:]
 
 
-# --- runs ----------------------------------------------------------------------------------------------------------------------------------------
+# --- runs -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Result:
-    """What came out: by sink the rows, how many there were at each barrier of the script, the counters, and what the splits said."""
+    """What came out: rows by sink, how many there were at each barrier of the script, counters, and what the splits said."""
 
     sinks: dict[str, Collect]
     marks: list[dict[str, int]]
@@ -323,12 +328,14 @@ def latest(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> dict[Any, Any]:
 def compare(kind: Kind, found: Result, expected: Result) -> None:
     for name, sink in expected.sinks.items():
         if name in kind.update:
-            for before, after in zip(found.marks, expected.marks, strict=True):
-                assert latest(found.sinks[name].rows[: before[name]], kind.update[name]) == latest(sink.rows[: after[name]], kind.update[name])
+            keys = kind.update[name]
+            for ours, theirs in zip(found.marks, expected.marks, strict=True):
+                assert latest(found.sinks[name].rows[: ours[name]], keys) == latest(sink.rows[: theirs[name]], keys), name
             continue
         # The position of a dead letter is that of its batch: how far the split was read.
         leave_out = ("position",) if name == "dead" else ()
-        assert Counter(frozen(r, leave_out) for r in found.sinks[name].rows) == Counter(frozen(r, leave_out) for r in sink.rows), name
+        ours, theirs = (Counter(frozen(row, leave_out) for row in run.rows) for run in (found.sinks[name], sink))
+        assert ours == theirs, name
     assert found.splits == expected.splits
     assert told(found.counters) == told(expected.counters)
 
@@ -364,7 +371,11 @@ def test_a_snapshot_and_a_rescale_in_the_middle_change_nothing(name: str) -> Non
     kind = KINDS[name]
 
     @settings(max_examples=EXAMPLES // 2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-    @given(scripts(kind.timed), st.lists(st.integers(0, 59), min_size=1, max_size=40), st.sampled_from([(1, 1), (1, 2, 1), (2, 1), (2, 3, 2)]))
+    @given(
+        scripts(kind.timed),
+        st.lists(st.integers(0, 59), min_size=1, max_size=40),
+        st.sampled_from([(1, 1), (1, 2, 1), (2, 1), (2, 3, 2)]),
+    )
     def check(script: list[Step], numbers: list[int], parallelisms: tuple[int, ...]) -> None:
         compare(kind, run(kind, script, Cutting(numbers), parallelisms), run(kind, script))
 

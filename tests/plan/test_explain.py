@@ -37,14 +37,22 @@ def word_count() -> pen.Pipeline:
 def ad_counts() -> pen.Pipeline:
     p = pen.Pipeline("ad-counts", on_error="dead-letter", max_parallelism=64)
     views = hand(p).with_watermark("at", delay="5s", idle_after="30s").filter(col("s") == "view").with_columns(ratio="10 / j")
-    views.key_by("k").window(pen.tumbling("10s", offset="2s")).aggregate(n=pen.count(), mean="avg(ratio)", name="counts").write(Collect())
+    views.key_by("k").window(pen.tumbling("10s", offset="2s")).aggregate(n=pen.count(), mean="avg(ratio)", name="counts").write(
+        Collect()
+    )
     p.dead_letters.write(sinks.memory("dead"))
     return p
 
 
 def late_rows() -> pen.Pipeline:
     p = pen.Pipeline("late-rows")
-    counts = hand(p).with_watermark("at", delay="0s").key_by("k", "j").window(pen.tumbling("1m")).aggregate(n=pen.count(), name="counts")
+    counts = (
+        hand(p)
+        .with_watermark("at", delay="0s")
+        .key_by("k", "j")
+        .window(pen.tumbling("1m"))
+        .aggregate(n=pen.count(), name="counts")
+    )
     counts.write(Collect())
     counts.late.select("s").write(Collect("late"))
     return p

@@ -170,7 +170,9 @@ def test_the_dead_letters_may_be_written_before_the_steps_they_come_from() -> No
         (lambda s: s.select("k", "i").key_by("k").reduce(lambda a, b: a, name="a"), ("k", "i")),
     ],
 )
-def test_a_source_is_asked_only_for_columns_that_are_used(build: Callable[[pen.Stream], pen.Stream], columns: tuple[str, ...] | None) -> None:
+def test_a_source_is_asked_only_for_columns_that_are_used(
+    build: Callable[[pen.Stream], pen.Stream], columns: tuple[str, ...] | None
+) -> None:
     plan = planned(lambda p, s: build(s).write(Collect()) and None)
     assert plan.reads[0].columns == (columns or plan.reads[0].columns)
 
@@ -228,7 +230,9 @@ def test_two_things_of_one_name_are_refused(what: str) -> None:
     for number in range(2):
         stream = p.read(Hand(names["source"][number]))
         stream.key_by("k").aggregate(n=pen.count(), name=names["step"][number]).write(Collect(names["sink"][number]))
-    with pytest.raises(PlanError, match=rf"two {what}s are called 'same' \(the other: test_physical\.py:\d+\)\. Give one of them name="):
+    with pytest.raises(
+        PlanError, match=rf"two {what}s are called 'same' \(the other: test_physical\.py:\d+\)\. Give one of them name="
+    ):
         p.plan()
 
 
@@ -245,7 +249,7 @@ def test_event_time_after_a_key_is_refused() -> None:
         assert mapped.schema.names == ["n", "at"]
         mapped.with_watermark("at", delay="1s").write(Collect())
 
-    with pytest.raises(PlanError, match="this stream has event time already. Say with_watermark once, right after read"):
+    with pytest.raises(PlanError, match=r"this stream has event time already\. Say with_watermark once, right after read"):
         planned(build)
 
 
@@ -253,7 +257,7 @@ def test_event_time_after_an_untimed_key_is_refused() -> None:
     def build(p: pen.Pipeline, s: pen.Stream) -> None:
         s.key_by("k").reduce(lambda a, b: a, name="r").with_watermark("at", delay="1s").write(Collect())
 
-    with pytest.raises(PlanError, match="with_watermark needs final rows. Say it right after read"):
+    with pytest.raises(PlanError, match=r"with_watermark needs final rows\. Say it right after read"):
         planned(build)
 
 
@@ -267,7 +271,9 @@ def test_two_clocks_for_the_splits_of_one_source_are_refused() -> None:
 
 
 def test_dead_letters_that_nobody_reads_are_refused() -> None:
-    with pytest.raises(PlanError, match=r'on_error="dead-letter" sends bad rows .* and nothing reads that\. Write: pipeline\.dead_letters\.write'):
+    with pytest.raises(
+        PlanError, match=r'on_error="dead-letter" sends bad rows .* and nothing reads that\. Write: pipeline\.dead_letters\.write'
+    ):
         planned(lambda p, s: s.write(Collect()) and None, on_error="dead-letter")
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from penstock.testing.explorer import SCOPES
-from penstock.testing.world import Scope
+from penstock.testing.parts import Scope
 
 TASK = "penstock.protocol.task:TaskCore"
 COORDINATOR = "penstock.protocol.coordinator:Coordinator"
@@ -99,7 +99,7 @@ MUTANTS = (
         "commit before publish",
         "a crash in between leaves output that no checkpoint knows",
         f"{COORDINATOR}._acked",
-        (("return (flight.publishing,)", "return (flight.publishing, *(Commit(p, False) for p in fresh))"),),
+        (("return (flight.publishing,)", "return (flight.publishing, *(Commit(p) for p in fresh))"),),
         "plain",
         "commit",
     ),
@@ -188,8 +188,8 @@ MUTANTS = (
     Mutant(
         "newest commit first",
         "a reader sees epoch 2 without epoch 1",
-        f"{COORDINATOR}._next_commit",
-        (("for pending in self.pending:", "for pending in self.pending[::-1]:"),),
+        f"{COORDINATOR}._go_on",
+        (("self._committing = self.pending[0]", "self._committing = self.pending[-1]"), ("Commit(self.pending[0])", "Commit(self.pending[-1])")),
         "short crash",
         "commit",
     ),

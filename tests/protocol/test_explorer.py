@@ -7,7 +7,8 @@ import pytest
 from penstock.protocol import coordinator as co
 from penstock.protocol.terms import Record
 from penstock.testing.explorer import FULL, SCOPES, Numbers, Report, explore, main, never_hit
-from penstock.testing.world import CODEC, Manifest, Scope, Violation, World, check_cut, parse
+from penstock.testing.parts import CODEC, Manifest, Scope, Violation, parse
+from penstock.testing.world import World, check_cut
 
 COUNTS = {
     "plain": (19_308, 48_307, 51),

@@ -283,7 +283,9 @@ def test_no_running_job_is_said_with_what_storage_knows(tmp_path: Path) -> None:
         pen.attach("else", tmp_path)
 
 
-def test_what_a_killed_job_left_behind_counts_as_none_and_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["short", "long-" * 20])
+def test_what_a_killed_job_left_behind_counts_as_none_and_is_replaced(tmp_path: Path, folder: str) -> None:
+    tmp_path = tmp_path / folder
     program = f"""
 import sys, time
 sys.path[:0] = {sys.path!r}
@@ -308,7 +310,9 @@ time.sleep(60)
         attached.status()
     job = start("ctl", tmp_path)
     wait_until(lambda: told(tmp_path) != old)
-    assert len(list((tmp_path / "ctl").glob("control-*.sock"))) == 1
+    assert not os.path.exists(old["path"])
+    assert Path(old["path"]).parent.exists() == (folder == "short")
+    assert len(list((tmp_path / "ctl").glob("control-*.sock"))) == (folder == "short")
     assert pen.attach("ctl", tmp_path).status().state == "running"
     job.cancel()
 

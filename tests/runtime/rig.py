@@ -1,7 +1,8 @@
 """A bench for tests: the tasks of one attempt in this thread, fed by hand, with everything they did on record.
 
-Messages are delivered first in, first out, deepest first, right after each event. Watermarks and idleness that the sources make can be withheld (`own_time`):
-then only `watermark()` moves time in the stages behind them, at the very row positions a test chooses, however rows are cut into batches.
+Messages are delivered first in, first out, deepest first, right after each event. Watermarks and idleness that the sources make
+can be withheld (`own_time`): then only `watermark()` moves time in the stages behind them, at the very row positions a test
+chooses, however rows are cut into batches.
 """
 
 from __future__ import annotations
@@ -24,8 +25,6 @@ from penstock.protocol.messages import (
     Ack,
     Action,
     Arrived,
-    Barrier,
-    Batch,
     Decline,
     Emit,
     Event,
@@ -49,6 +48,7 @@ from penstock.runtime.task import Task, task_name
 from penstock.state.history import store
 from penstock.state.keygroups import group_range
 
+NAMES = count()
 SCHEMA = pa.schema(
     [
         pa.field("k", pa.string()),
@@ -128,7 +128,13 @@ class Rig:
     """All tasks of a plan."""
 
     def __init__(
-        self, plan: PhysicalPlan, parallelism: int = 1, *, cut: Cut | None = None, files: MemoryStore | None = None, own_time: bool = False
+        self,
+        plan: PhysicalPlan,
+        parallelism: int = 1,
+        *,
+        cut: Cut | None = None,
+        files: MemoryStore | None = None,
+        own_time: bool = False,
     ) -> None:
         self.plan, self.parallelism, self.own_time = plan, parallelism, own_time
         self.files = files or MemoryStore()
@@ -137,12 +143,14 @@ class Rig:
         self.declined: list[tuple[str, Decline]] = []
         restored = cut.restored if cut else Restored()
         self.tasks = {
-            task_name(stage.id, i): Task(stage, Site(plan, parallelism, i, "lineage", f"uid-{stage.id}-{i}", Path("unused"), self.files, restored))
+            task_name(stage.id, i): Task(
+                stage, Site(plan, parallelism, i, "lineage", f"uid-{stage.id}-{i}", Path("unused"), self.files, restored)
+            )
             for stage in plan.stages
             for i in range(parallelism)
         }
         self._queues: dict[tuple[int, int, int], deque[Message]] = defaultdict(deque)  # (exchange, from, to)
-        self._names = count()
+        self._later: deque[tuple[Task, Stored]] = deque()
         for task in self.tasks.values():
             for channel in task.channels:
                 exchange = next(e for e in task.stage.incoming if e.id == channel.exchange)
@@ -180,8 +188,7 @@ class Rig:
                 if not (self.own_time and isinstance(message, Watermark | Idle) and task.stage.sources):
                     self._queues[edge, task.site.index, target].append(message)
             case Store(epoch, frozen):
-                handles = {key: store(state, self.files, lambda: f"state/{next(self._names)}-{epoch}-{id(self)}.arrow") for key, state in frozen.items()}
-                self._later = getattr(self, "_later", deque())
+                handles = {key: store(state, self.files, self._name) for key, state in frozen.items()}
                 self._later.append((task, Stored(epoch, handles)))
             case Ack(epoch, ack):
                 self.acks[epoch][task.name] = ack
@@ -190,12 +197,15 @@ class Rig:
             case Hold() | Release():
                 pass
 
+    def _name(self) -> str:
+        return f"state/{next(NAMES)}.arrow"
+
     def deliver(self) -> None:
         """Until nothing is under way. Held inputs wait."""
         while True:
-            later = getattr(self, "_later", None)
-            if later:
-                self.tell(later[0][0], later.popleft()[1], deliver=False)
+            if self._later:
+                task, event = self._later.popleft()
+                self.tell(task, event, deliver=False)
                 continue
             for task in sorted(self.tasks.values(), key=lambda t: -t.stage.level):
                 if self._step(task):
@@ -215,10 +225,21 @@ class Rig:
         """The task that has a split."""
         return next(t for t in self.tasks.values() if (source, split) in t._splits)
 
-    def feed(self, batch: pa.RecordBatch | None, position: Any = 0, *, source: str = "hand", split: str = "s0", bad: tuple[Any, ...] = ()) -> None:
+    def feed(
+        self,
+        batch: pa.RecordBatch | None,
+        position: Any = 0,
+        *,
+        source: str = "hand",
+        split: str = "s0",
+        bad: tuple[Any, ...] = (),
+    ) -> None:
         """Rows of a split, with the columns the plan reads."""
         op = next(op for op in self.plan.reads if op.name == source)
-        self.tell(self.reader(source, split), Read(source, split, None if batch is None else batch.select(list(op.columns)), position, bad))
+        self.tell(
+            self.reader(source, split),
+            Read(source, split, None if batch is None else batch.select(list(op.columns)), position, bad),
+        )
 
     def watermark(self, time: int) -> None:
         """Time in every channel out of a source stage."""
@@ -290,15 +311,7 @@ def hand(p: pen.Pipeline, **kwargs: Any) -> pen.Stream:
 
 def one_task(plan: PhysicalPlan, stage: int, *, parallelism: int = 1, index: int = 0, restored: Restored | None = None) -> Task:
     """A task alone, for tests of its actions."""
-    site = Site(plan, parallelism, index, "lineage", f"uid-{stage}-{index}", Path("unused"), MemoryStore(), restored or Restored())
+    site = Site(
+        plan, parallelism, index, "lineage", f"uid-{stage}-{index}", Path("unused"), MemoryStore(), restored or Restored()
+    )
     return Task(plan.stages[stage], site)
-
-
-def rows_message(batch: pa.RecordBatch) -> Batch:
-    """Rows in a channel."""
-    return Batch(batch, batch.num_rows, batch.nbytes)
-
-
-def barriers(actions: Iterable[Action]) -> list[int]:
-    """The epochs of the barriers sent."""
-    return [a.message.epoch for a in actions if isinstance(a, Emit) and isinstance(a.message, Barrier)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -44,12 +45,14 @@ from penstock.runtime.assemble import Restored
 from penstock.runtime.task import FRAME_BYTES_MAX, Task, input_channels, task_name
 from penstock.state.history import store
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys, owner
-from runtime.rig import Collect, Rig, hand, one_task, rows_message, table
+from runtime.rig import NAMES, Collect, Rig, hand, one_task, table
 
 S = 1_000_000
 
 
-def counting(out: Collect | None = None, *, late: Collect | None = None, splits: tuple[str, ...] = ("s0",), delay: str = "0s") -> PhysicalPlan:
+def counting(
+    out: Collect | None = None, *, late: Collect | None = None, splits: tuple[str, ...] = ("s0",), delay: str = "0s"
+) -> PhysicalPlan:
     """Rows per key and 10 seconds: stage 0 reads, stage 1 counts and writes."""
     p = pen.Pipeline("counting")
     timed = hand(p, names=splits).with_watermark("at", delay=delay, idle_after="1s")
@@ -91,11 +94,12 @@ def key_owned_by(task: int, parallelism: int, *, but: tuple[str, ...] = ()) -> s
     raise AssertionError("no such key")
 
 
-def answered(task: Task, action: Store, files: Any) -> Stored:
-    return Stored(action.epoch, {key: store(f, files, lambda: f"state/{key.replace('/', '-')}-{action.epoch}") for key, f in action.frozen.items()})
+def answered(task: Task, action: Store) -> Stored:
+    names = (f"state/{number}.arrow" for number in NAMES)
+    return Stored(action.epoch, {key: store(f, task.site.files, lambda: next(names)) for key, f in action.frozen.items()})
 
 
-# --- barriers ---------------------------------------------------------------------------------------------------------------------------------
+# --- barriers ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_barrier_is_sent_on_before_the_state_is_handed_over_to_be_stored() -> None:
@@ -136,8 +140,8 @@ def test_rows_before_the_barrier_are_in_the_snapshot_and_rows_after_it_are_not()
     list(task.handle(Arrived(0, message(plan, "a", 1, 2))))
     (frozen,) = [a for a in task.handle(Arrived(0, Barrier(1))) if isinstance(a, Store)]
     list(task.handle(Arrived(0, message(plan, "a", 3))))
-    (ack,) = [a.ack for a in task.handle(answered(task, frozen, task.site.files)) if isinstance(a, Ack)]
-    again = Task(plan.stages[1], task.site.__class__(plan, 1, 0, "lineage", "new", task.site.job_dir, task.site.files, Restored(ack.states, ack.floors, {})))
+    (ack,) = [a.ack for a in task.handle(answered(task, frozen)) if isinstance(a, Ack)]
+    again = Task(plan.stages[1], replace(task.site, uid="new", restored=Restored(ack.states, ack.floors)))
     out = next(op.node.sink for op in plan.writes)
     list(again.handle(Arrived(0, End())))
     assert [row["n"] for row in out.rows] == [2]
@@ -164,7 +168,7 @@ def test_finish_ends_the_input_and_takes_the_snapshot_after_the_windows_fired() 
     assert all(ack.ended for ack in rig.acks[1].values())
 
 
-# --- what an ack says -----------------------------------------------------------------------------------------------------------------------
+# --- what an ack says -------------------------------------------------------------------------------------------------
 
 
 def test_an_ack_names_positions_times_floors_committables_counters_and_whom_it_read() -> None:
@@ -234,7 +238,7 @@ def test_a_state_that_could_not_be_stored_is_declined_and_whole_in_the_next_snap
     list(task.handle(Aborted(1)))
     list(task.handle(Arrived(0, message(plan, "b", 2))))
     (frozen,) = list(task.handle(Arrived(0, Barrier(2))))
-    (ack,) = [a.ack for a in task.handle(answered(task, frozen, task.site.files)) if isinstance(a, Ack)]
+    (ack,) = [a.ack for a in task.handle(answered(task, frozen)) if isinstance(a, Ack)]
     assert sum(handle["rows"] for handle in ack.states["counts/accumulators"]) == 2
     assert sum(handle["rows"] for handle in ack.states["counts/timers"]) == 2
 
@@ -251,7 +255,7 @@ def test_counters_are_of_the_attempt_and_count_late_rows_one_by_one_through_part
     assert again.counters().get("window_aggregate counts.late", 0) == 0
 
 
-# --- the end --------------------------------------------------------------------------------------------------------------------------------
+# --- the end ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_end_fires_every_window_once_and_comes_after_the_rows() -> None:
@@ -296,7 +300,7 @@ def test_the_end_of_sources_is_told_once() -> None:
     assert list(task.handle(SourcesEnded())) == []
 
 
-# --- time -----------------------------------------------------------------------------------------------------------------------------------
+# --- time -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_source_task_without_splits_is_idle() -> None:
@@ -470,7 +474,7 @@ def test_the_end_of_time_is_never_sent_as_a_watermark() -> None:
     assert times == sorted(times)
 
 
-# --- frames and routes ------------------------------------------------------------------------------------------------------------------------
+# --- frames and routes ------------------------------------------------------------------------------------------------
 
 
 def wide_plan() -> PhysicalPlan:
@@ -527,7 +531,7 @@ def test_input_channels_are_numbered_the_same_way_by_everybody() -> None:
     assert input_channels(plan.stages[0], 0, 3) == []
 
 
-# --- rows that cannot be processed ------------------------------------------------------------------------------------------------------------
+# --- rows that cannot be processed ------------------------------------------------------------------------------------
 
 
 def failing_plan(on_error: str, dead: Collect | None = None) -> PhysicalPlan:

@@ -16,7 +16,16 @@ from penstock.runners.conductor import Conductor
 from penstock.runners.microbatch import checked_rows
 from penstock.runners.options import Options
 from penstock.runners.runner import Runner
-from penstock.runners.spark.epochs import EPOCH_TIMEOUT, Budget, EpochAttempts, Serve, own_session, parallelism_of, quiet_session
+from penstock.runners.spark.epochs import (
+    EPOCH_TIMEOUT,
+    Budget,
+    EpochAttempts,
+    Serve,
+    own_session,
+    parallelism_of,
+    quiet_session,
+    task_rows,
+)
 
 EPOCH_US = 5_000_000
 
@@ -79,11 +88,11 @@ class JobThread:
 
     def start(self, serve: Serve) -> None:
         """Start the thread."""
-        session = quiet_session(self._spark)
+        rows = task_rows(quiet_session(self._spark), self._tasks)
 
         def run() -> None:
             self._spark.sparkContext.setJobGroup(self._group, f"penstock {self._name}")
-            while serve(session.range(0, self._tasks, 1, self._tasks).selectExpr("cast(id as int) as task")):
+            while serve(rows):
                 pass
 
         self._thread = threading.Thread(target=run, name=f"penstock-{self._name}-jobs", daemon=True)

@@ -52,6 +52,7 @@ __all__ = ["AttachedJob", "ControlSocket", "attach", "job_folder", "newest_in", 
 log = logging.getLogger("penstock")
 
 FILE = "control.json"
+FOLDER = "penstock-control-"
 REQUEST_BYTES_MAX = 1 << 16
 ANSWER_BYTES_MAX = 1 << 24
 CONNECTIONS_MAX = 16
@@ -77,8 +78,7 @@ class ControlSocket:
     def open(self) -> None:
         """Listen, and say where. Only for the holder of the job's lock: what an earlier holder left is removed."""
         try:
-            for old in self._dir.glob("control-*.sock"):
-                old.unlink()
+            self._clear()
             self._listener = self._listen()
             about = {"host": socket.gethostname(), "path": str(self._path), "pid": os.getpid(), "token": self._token}
             write_private(self._dir / FILE, json.dumps(about, sort_keys=True).encode() + b"\n")
@@ -93,7 +93,9 @@ class ControlSocket:
         self._closing = True
         listener, self._listener = self._listener, None
         if listener is not None:
-            self._forget()
+            with contextlib.suppress(OSError, PenstockError):
+                if (read_control(self._dir) or {}).get("token") == self._token:  # and not already a successor's
+                    (self._dir / FILE).unlink()
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
             listener.close()
@@ -110,7 +112,7 @@ class ControlSocket:
         name = f"control-{secrets.token_hex(4)}.sock"
         with contextlib.suppress(OSError):  # too long a path, or a file system without sockets
             return self._bind(self._dir / name)
-        self._folder = Path(tempfile.mkdtemp(prefix="penstock-"))  # 0700
+        self._folder = Path(tempfile.mkdtemp(prefix=FOLDER))  # 0700
         return self._bind(self._folder / name)
 
     def _bind(self, path: Path) -> socket.socket:
@@ -128,11 +130,16 @@ class ControlSocket:
         self._path = path
         return listener
 
-    def _forget(self) -> None:
-        """Remove `control.json`, unless it is already that of our successor."""
+    def _clear(self) -> None:
+        """Remove the sockets of holders that were killed."""
+        for old in self._dir.glob("control-*.sock"):
+            old.unlink()
         with contextlib.suppress(OSError, PenstockError):
-            if (read_control(self._dir) or {}).get("token") == self._token:
-                (self._dir / FILE).unlink()
+            folder = Path((read_control(self._dir) or {"path": ""})["path"]).parent
+            if folder.parent == Path(tempfile.gettempdir()) and folder.name.startswith(FOLDER):
+                for old in folder.glob("control-*.sock"):
+                    old.unlink()
+                folder.rmdir()
 
     def _remove(self) -> None:
         with contextlib.suppress(OSError):
@@ -236,8 +243,7 @@ class AttachedJob:
 
     def metrics(self) -> list[dict[str, Any]]:
         """A row per step: rows read, in, out, late and dead, over all tasks of the attempt as last reported."""
-        rows: list[dict[str, Any]] = self._ask("metrics")
-        return rows
+        return list(self._ask("metrics"))
 
     def savepoint(self, path: str | Path, *, timeout: Any = "5m") -> Path:
         """A self-contained folder to start from again; the job goes on. A relative path is relative to this process."""
@@ -261,11 +267,10 @@ class AttachedJob:
     @property
     def done(self) -> bool:
         """Whether it has ended."""
-        try:
+        with contextlib.suppress(JobError):
             self._ask("status")
-        except JobError:
-            return True
-        return False
+            return False
+        return True
 
     def _wait(self, timeout: Any, *before: tuple[str, dict[str, Any]]) -> None:
         """Send `before`, and in one go the request to wait: once they are carried out the job may be gone at any moment."""
@@ -367,14 +372,10 @@ def holder_lives(job_dir: Path) -> bool:
     """Whether the process that last locked the job is still there: it may be about to listen."""
     try:
         about = json.loads((job_dir / "lock").read_bytes()[:REQUEST_BYTES_MAX])
-        if about["host"] != socket.gethostname() or about["pid"] <= 1:
-            return False
-        os.kill(about["pid"], 0)
-    except PermissionError:
-        return True
+        os.kill(about["pid"], 0)  # sends nothing: only asks whether it is there
+        return bool(about["host"] == socket.gethostname())
     except (OSError, ValueError, RecursionError, KeyError, TypeError, OverflowError):
         return False
-    return True
 
 
 def read_control(job_dir: Path) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ carries out the actions.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -179,9 +180,10 @@ class Task:
         return counts
 
     def close(self) -> None:
-        """Let go of files."""
+        """Let go of files. What was not prepared is worth nothing, so not being able to (a full disk) must not hide why we close."""
         for operator in self._ops.values():
-            operator.close()
+            with contextlib.suppress(OSError):
+                operator.close()
 
     # Orders from the protocol.
 

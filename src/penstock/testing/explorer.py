@@ -21,7 +21,8 @@ from hashlib import blake2b
 
 from penstock.errors import CorruptError
 from penstock.protocol import coordinator as co
-from penstock.testing.world import Scope, Violation, World
+from penstock.testing.parts import Scope, Violation
+from penstock.testing.world import World
 
 SCOPES = (
     Scope("plain", targets=2, rows=(1, 1), epochs=2),

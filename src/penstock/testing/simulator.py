@@ -118,7 +118,8 @@ def input_rows(seed: int) -> list[dict[str, Any]]:
     """The rows of the simulated job: keys, values, and times out of order by less than the delay."""
     rng = random.Random(seed)
     return [
-        {"k": rng.choice("abcde"), "v": rng.randrange(100), "at": BASE + timedelta(seconds=i - rng.random() * 2)} for i in range(ROWS)
+        {"k": rng.choice("abcde"), "v": rng.randrange(100), "at": BASE + timedelta(seconds=i - rng.random() * 2)}
+        for i in range(ROWS)
     ]
 
 
@@ -197,7 +198,13 @@ class Simulation:
     def _conductor(self, pipeline: Pipeline) -> Conductor:
         options = resolve(
             "simulated",
-            {"storage": str(self._folder), "snapshot_every": "6ms", "backoff": "5ms", "restarts": 50, "keep": self.rng.choice((1, 2, 3))},
+            {
+                "storage": str(self._folder),
+                "snapshot_every": "6ms",
+                "backoff": "5ms",
+                "restarts": 50,
+                "keep": self.rng.choice((1, 2, 3)),
+            },
             environ={},
             file=Path("no such file"),
         )
@@ -322,7 +329,9 @@ def run_seed(seed: int) -> Report:
     try:
         return Simulation(seed).run()
     except BaseException as error:
-        raise RuntimeError(f"{type(error).__name__}: {error}\n  Repeat: python -m penstock.testing.simulator --seed {seed}") from None
+        raise RuntimeError(
+            f"{type(error).__name__}: {error}\n  Repeat: python -m penstock.testing.simulator --seed {seed}"
+        ) from None
 
 
 def run_seeds(seeds: range, processes: int = 2) -> Iterator[Report]:
@@ -338,7 +347,9 @@ def summarise(reports: list[Report], seconds: float, say: Callable[[str], None] 
         struck += report.struck
     rich = sum(report.epochs >= 3 and report.recoveries >= 1 for report in reports)
     digest = hashlib.sha256("".join(report.trace for report in reports).encode()).hexdigest()[:16]
-    say(f"{len(reports)} schedules in {seconds:.0f} s; 3 epochs and a recovery in {100 * rich / len(reports):.0f}%; traces {digest}")
+    say(
+        f"{len(reports)} schedules in {seconds:.0f} s; 3 epochs and a recovery in {100 * rich / len(reports):.0f}%; traces {digest}"
+    )
     for kind in FAULTS:
         say(f"  {kind:<20} {struck[kind]}")
 

@@ -37,7 +37,7 @@ from penstock.runners.spark.levels import EpochOrder, Facts, Report, SplitOrder,
 from penstock.runners.spark.ship import check_workers, job_error
 from penstock.runtime.task import below
 
-__all__ = ["EPOCH_TIMEOUT", "Budget", "EpochAttempts", "Feed", "own_session", "parallelism_of", "quiet_session"]
+__all__ = ["EPOCH_TIMEOUT", "Budget", "EpochAttempts", "Feed", "own_session", "parallelism_of", "quiet_session", "task_rows"]
 
 log = logging.getLogger("penstock")
 
@@ -407,6 +407,11 @@ def check_hosts(spark: Any, conductor: Conductor) -> None:
             f"this Spark has executors on {', '.join(strangers)}, and without storage= it lives in a temporary folder here.\n"
             "  Give a folder that all of them mount: storage=..."
         )
+
+
+def task_rows(session: Any, tasks: int) -> Any:
+    """One row per task, its number, in a partition of its own: what the first level is applied to."""
+    return session.range(0, tasks, 1, tasks).selectExpr("cast(id as int) as task")
 
 
 def quiet_session(spark: Any) -> Any:

@@ -1,0 +1,130 @@
+"""Results as words: one line while running, and the document with its tables."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+NAMES = {
+    "continuous": "Penstock Continuous",
+    "microbatch": "Penstock MicroBatch",
+    "structured-streaming": "Structured Streaming",
+}
+TITLES = {
+    "generated": "Ad counts, generated rows",
+    "files": "Ad counts, JSON files",
+}
+PEER = "structured-streaming"
+
+INTRODUCTION = """\
+# Benchmarks
+
+All figures below are of one run of one command, which writes this page.
+
+The work is the Yahoo streaming benchmark's: of ad events keep the views, look up the ad's campaign (1,000 ads, 100 campaigns) and
+count per campaign in windows of ten seconds of event time. Every system gets the same Spark with two slots, and is restarted and
+warmed up first. Every count of every campaign and window was compared with a count made without any of them. *Whole* is from the
+start of the job to its last commit, *steady* leaves out the first fifth. Figures are medians; the spread is between the fastest
+and the slowest run.
+"""
+
+LATENCY = """\
+A running count per key over 100 keys. Each row has a moment at which it is due; latency is from then to when its count is known,
+in the task that counts, after one exchange between processes. Every row is measured.
+"""
+
+
+def headline(result: dict[str, Any]) -> str:
+    """A result in a few words."""
+    if "p99_ms" in result:
+        found = f"p50 {result['p50_ms']} ms, p99 {result['p99_ms']} ms, p99.9 {result['p999_ms']} ms"
+    else:
+        found = f"{result['whole'] / 1e6:6.2f}M events/s whole, {result['steady'] / 1e6:6.2f}M steady"
+    return found + ("" if result["verified"] else f"  NOT VERIFIED: {result['note']}")
+
+
+def markdown(results: list[dict[str, Any]], *, command: str, took_s: float) -> str:
+    """The document."""
+    about = circumstances()
+    lines = [INTRODUCTION, f"    {command}", ""]
+    lines.append(f"{about['date']}, commit {about['commit']}, {about['machine']}; the command took {took_s / 60:.1f} minutes.")
+    for case, title in TITLES.items():
+        found = [result for result in results if result["case"] == case]
+        if found:
+            lines += ["", f"## {title}", "", *throughput(found)]
+    found = [result for result in results if result["case"] == "latency"]
+    if found:
+        lines += ["", f"## Latency at {found[0]['rate']:,} rows per second", "", LATENCY, *latency(found)]
+    return "\n".join(lines) + "\n"
+
+
+def throughput(results: list[dict[str, Any]]) -> list[str]:
+    """A table with a row per system."""
+    peer = next((result for result in results if result["system"] == PEER), None)
+    rows = results[0]["runs"][0]["rows"]
+    lines = [f"{rows:,} events, exactly once.", ""]
+    lines += ["| system | events/s, whole | events/s, steady | whole, to peer | steady, to peer | commits | runs | spread |"]
+    lines += ["|---|---|---|---|---|---|---|---|"]
+    for result in results:
+        ratios = [f"{result[what] / peer[what]:.2f}x" if peer else "" for what in ("whole", "steady")]
+        rates = [f"{result[what] / 1e6:.2f}M" for what in ("whole", "steady")]
+        counts = [str(result["commits"]), str(len(result["runs"])), f"{result['spread']:.0%}"]
+        lines.append("| " + " | ".join([NAMES[result["system"]], *rates, *ratios, *counts]) + " |")
+    return lines
+
+
+def latency(results: list[dict[str, Any]]) -> list[str]:
+    """A table with a row per system."""
+    lines = ["| system | p50 | p99 | p99.9 | max | rows measured | commits |", "|---|---|---|---|---|---|---|"]
+    for result in results:
+        times = [f"{result[what]:.2f} ms" for what in ("p50_ms", "p99_ms", "p999_ms", "max_ms")]
+        lines.append(
+            "| " + " | ".join([NAMES[result["system"]], *times, f"{result['measured']:,}", str(result["commits"])]) + " |"
+        )
+    return lines
+
+
+def circumstances() -> dict[str, str]:
+    """When, what and where: what a figure means nothing without."""
+    return {"date": datetime.date.today().isoformat(), "commit": commit(), "machine": machine()}
+
+
+def commit() -> str:
+    """The commit, and whether the tree differs from it."""
+    head = git("rev-parse", "--short=10", "HEAD")
+    return f"{head} with changes" if git("status", "--porcelain", "src", "benchmarks/*.py") else head
+
+
+def git(*words: str) -> str:
+    """What git says; nothing where there is none."""
+    try:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def machine() -> str:
+    """Processor, cores, memory, and the versions that matter."""
+    import pyarrow
+    import pyspark
+
+    model = next(
+        (line.partition(":")[2].strip() for line in text_of("/proc/cpuinfo").splitlines() if "model name" in line),
+        platform.machine(),
+    )
+    kib = next((int(line.split()[1]) for line in text_of("/proc/meminfo").splitlines() if line.startswith("MemTotal")), 0)
+    versions = f"Python {platform.python_version()}, Spark {pyspark.__version__}, Arrow {pyarrow.__version__}"
+    return f"{os.cpu_count()} cores of {model}, {kib / 2**20:.0f} GiB, {versions}"
+
+
+def text_of(path: str) -> str:
+    """A file's text, if there is one."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
