@@ -75,9 +75,7 @@ class Typo:
     usr: str
 
 
-def run(
-    fn: Any, kind: str = "map", input: pa.Schema = INPUT, batch: pa.RecordBatch = BATCH, schema: Any = None
-) -> Applied:
+def run(fn: Any, kind: str = "map", input: pa.Schema = INPUT, batch: pa.RecordBatch = BATCH, schema: Any = None) -> Applied:
     return RowFunction.of(fn, kind, input, schema).apply(batch)
 
 
@@ -205,9 +203,7 @@ def test_a_class_that_refuses_a_value_makes_an_error_of_that_row() -> None:
 
 def test_times_and_integers_come_exactly() -> None:
     at = [datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC), None, datetime(1969, 12, 31, 23, tzinfo=UTC)]
-    batch = pa.record_batch(
-        {"at": pa.array(at, pa.timestamp("us", tz="UTC")), "n": pa.array([2**62 + 1, 1, -1])}
-    )
+    batch = pa.record_batch({"at": pa.array(at, pa.timestamp("us", tz="UTC")), "n": pa.array([2**62 + 1, 1, -1])})
     found = run(lambda row: {"at": row.at, "n": row.n}, input=batch.schema, batch=batch, schema=batch.schema)
     assert found.rows.equals(batch)
 
@@ -315,6 +311,4 @@ def test_splitting_a_batch_changes_neither_rows_nor_errors(values: list[int | No
     pieces = [function.apply(batch.slice(0, cut)), function.apply(batch.slice(cut))]
     assert whole.rows.to_pylist() == pieces[0].rows.to_pylist() + pieces[1].rows.to_pylist()
     assert whole.origin.tolist() == pieces[0].origin.tolist() + [cut + i for i in pieces[1].origin.tolist()]
-    assert [i for i, _ in whole.errors] == [i for i, _ in pieces[0].errors] + [
-        cut + i for i, _ in pieces[1].errors
-    ]
+    assert [i for i, _ in whole.errors] == [i for i, _ in pieces[0].errors] + [cut + i for i, _ in pieces[1].errors]

@@ -71,9 +71,7 @@ def test_only_optional_fields_are_nullable() -> None:
 
 def test_named_tuples_and_typed_dicts_are_records_too() -> None:
     assert to_schema(Pair) == pa.schema([pa.field("left", pa.int64(), False), pa.field("right", pa.string())])
-    assert to_schema(Click) == pa.schema(
-        [pa.field("user", pa.string(), False), pa.field("page", pa.string())]
-    )
+    assert to_schema(Click) == pa.schema([pa.field("user", pa.string(), False), pa.field("page", pa.string())])
 
 
 def test_a_primitive_type_is_one_column_called_value() -> None:
@@ -82,9 +80,7 @@ def test_a_primitive_type_is_one_column_called_value() -> None:
 
 
 def test_ddl_is_read_as_spark_reads_it() -> None:
-    schema = to_schema(
-        "user string not null, n int, big BIGINT, at timestamp, tags array<string>, `odd name` double"
-    )
+    schema = to_schema("user string not null, n int, big BIGINT, at timestamp, tags array<string>, `odd name` double")
     assert schema.types == [pa.string(), pa.int32(), pa.int64(), UTC_US, pa.list_(pa.string()), pa.float64()]
     assert not schema.field("user").nullable
     assert schema.names[-1] == "odd name"
@@ -97,17 +93,13 @@ def test_ddl_nests() -> None:
     assert not found.item_type.field("b").nullable
 
 
-@pytest.mark.parametrize(
-    "text", ["a int, b", "a wat", "a int,, b int", "a array<int", "a decimal(50,2)", "a int not", ""]
-)
+@pytest.mark.parametrize("text", ["a int, b", "a wat", "a int,, b int", "a array<int", "a decimal(50,2)", "a int not", ""])
 def test_bad_ddl_is_refused_with_the_text_in_the_message(text: str) -> None:
     with pytest.raises(PlanError, match="in "):
         to_schema(text)
 
 
-@pytest.mark.parametrize(
-    "spec", ["__time timestamp", pa.schema({"__x": pa.int64()}), "a int, a string", pa.schema([])]
-)
+@pytest.mark.parametrize("spec", ["__time timestamp", pa.schema({"__x": pa.int64()}), "a int, a string", pa.schema([])])
 def test_names_must_be_unique_and_not_ours(spec: Any) -> None:
     with pytest.raises(PlanError):
         to_schema(spec)
@@ -129,9 +121,7 @@ def test_a_union_of_two_types_is_refused() -> None:
 
 
 def test_schema_text_reads_back_as_the_same_schema() -> None:
-    schema = to_schema(
-        "u string not null, s struct<x: int not null, y: map<string, array<double>>>, `a b` decimal(9,3)"
-    )
+    schema = to_schema("u string not null, s struct<x: int not null, y: map<string, array<double>>>, `a b` decimal(9,3)")
     assert to_schema(schema_text(schema)) == schema
 
 
@@ -179,7 +169,5 @@ def test_null_is_refused_where_the_field_is_not_null() -> None:
 
 
 def test_values_that_fit_are_kept_exactly() -> None:
-    assert to_array([{"a": [1]}], pa.field("x", type_of("map<string, array<bigint>>"))).to_pylist() == [
-        [("a", [1])]
-    ]
+    assert to_array([{"a": [1]}], pa.field("x", type_of("map<string, array<bigint>>"))).to_pylist() == [[("a", [1])]]
     assert to_array([1, 2.5], pa.field("x", pa.float64())).to_pylist() == [1.0, 2.5]

@@ -1,6 +1,7 @@
 """Every exception a user can meet. Each message says what was found, what was expected and the nearest fix.
 
-`PenstockError` is the base. Errors that point at a line of the user's own program carry `where` ("ads.py:24"); the API fills it in.
+`PenstockError` is the base. Errors that point at a line of the user's own program carry `where` ("ads.py:24"); the API fills it
+in.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Event time: integers in microseconds, durations as text, and the shape of windows.
 
-Inside, a time is an int (µs since 1970 UTC, Spark's and Arrow's own unit) and a duration an int of µs. Text (`"10s"`) and `timedelta` exist only at the API.
-A window `[start, end)` holds the times `start <= t < end`; its last moment is `end - 1`.
+Inside, a time is an int (µs since 1970 UTC, Spark's and Arrow's own unit) and a duration an int of µs. Text (`"10s"`) and
+`timedelta` exist only at the API. A window `[start, end)` holds the times `start <= t < end`; its last moment is `end - 1`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Tumbling:
 
     def __post_init__(self) -> None:
         if self.size <= 0:
-            raise PlanError(f"a window of {duration_text(self.size)} holds nothing. Write a positive size: tumbling(\"10s\")")
+            raise PlanError(f'a window of {duration_text(self.size)} holds nothing. Write a positive size: tumbling("10s")')
 
     def start_of(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The start of the window each time lies in."""

@@ -33,7 +33,9 @@ class ReduceFunction:
         rows = RowFunction.of(fn, "map", schema, schema=schema)
         missing = [column for column in schema.names if column not in rows.columns]
         if missing:
-            raise PlanError(f"{name} folds whole rows, and does not take the column {missing[0]!r}. Take pen.Row, or a class with all columns")
+            raise PlanError(
+                f"{name} folds whole rows, and does not take the column {missing[0]!r}. Take pen.Row, or a class with all columns"
+            )
         return cls(name, fn, rows, schema)
 
     def __call__(self, folded: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:

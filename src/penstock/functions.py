@@ -100,9 +100,7 @@ class RowFunction:
             if schema is not None:
                 raise PlanError("filter keeps the columns as they are, so it takes no schema")
             if returns not in (None, bool):
-                raise PlanError(
-                    f"filter needs a function that returns bool, and {name} returns {_shown(returns)}"
-                )
+                raise PlanError(f"filter needs a function that returns bool, and {name} returns {_shown(returns)}")
             return cls(name, kind, fn, columns, shown, decode, _nothing)
         spec = schema if schema is not None else _returned(name, kind, returns)
         output, encode = _encoder(spec, shown)
@@ -163,9 +161,7 @@ class RowFunction:
         arrays = [to_array(column, field) for column, field in zip(columns, self.output, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.output)
 
-    def _without_misfits(
-        self, origin: list[int], results: list[Any], errors: Errors
-    ) -> tuple[pa.RecordBatch, list[int], Errors]:
+    def _without_misfits(self, origin: list[int], results: list[Any], errors: Errors) -> tuple[pa.RecordBatch, list[int], Errors]:
         """The rows that fit; the input rows of the others are added to the errors."""
         bad: dict[int, Exception] = {}
         for index, result in zip(origin, results, strict=True):
@@ -201,8 +197,7 @@ def _annotations(fn: Callable[..., Any], name: str) -> tuple[Any, Any]:
         hints = typing.get_type_hints(target, include_extras=True)
     except NameError as error:
         raise PlanError(
-            f"cannot read the annotations of {name}: {error}.\n"
-            "  Define the classes they mention at the top level of a module"
+            f"cannot read the annotations of {name}: {error}.\n  Define the classes they mention at the top level of a module"
         ) from error
     except TypeError:
         hints = {}
@@ -223,8 +218,7 @@ def _returned(name: str, kind: str, returns: Any) -> Any:
         inner, optional = is_optional(returns)
         if optional and (inner is Row or is_record_class(inner)):
             raise PlanError(
-                f"{name} may return None, and map makes one row of each.\n"
-                "  Use flat_map, which may give none, or filter"
+                f"{name} may return None, and map makes one row of each.\n  Use flat_map, which may give none, or filter"
             )
         return returns
     args = typing.get_args(returns)
@@ -271,9 +265,7 @@ def _decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tuple[str, 
     def decode(columns: list[list[Any]], rows: int) -> Iterable[Any]:
         if field.nullable:
             return (None if value is None else convert(value) for value in columns[0])
-        refused = _Failed(
-            RowError(f"{only.name}: null, and {name} takes none. Annotate it: {_shown(annotation)} | None")
-        )
+        refused = _Failed(RowError(f"{only.name}: null, and {name} takes none. Annotate it: {_shown(annotation)} | None"))
         return (refused if value is None else convert(value) for value in columns[0])
 
     return (only.name,), decode
@@ -305,11 +297,7 @@ def _record_decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tupl
         record = dict(zip(names, values, strict=True))
         for one in required:
             if record[one] is None:
-                return _Failed(
-                    RowError(
-                        f"{one}: null, and {annotation.__name__} takes none. Annotate it: {one}: … | None"
-                    )
-                )
+                return _Failed(RowError(f"{one}: null, and {annotation.__name__} takes none. Annotate it: {one}: … | None"))
         return make(record)
 
     return tuple(names), lambda columns, rows: map(decode_one, zip(*columns, strict=True))
@@ -331,13 +319,10 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
         found = found.value_type
     if pa.types.is_struct(wanted):
         return bool(pa.types.is_struct(found)) and all(
-            found.get_field_index(field.name) >= 0 and _fits(found.field(field.name).type, field.type)
-            for field in wanted
+            found.get_field_index(field.name) >= 0 and _fits(found.field(field.name).type, field.type) for field in wanted
         )
     if pa.types.is_list(wanted):
-        return bool(pa.types.is_list(found) or pa.types.is_large_list(found)) and _fits(
-            found.value_type, wanted.value_type
-        )
+        return bool(pa.types.is_list(found) or pa.types.is_large_list(found)) and _fits(found.value_type, wanted.value_type)
     if pa.types.is_map(wanted):
         return bool(pa.types.is_map(found)) and _fits(found.item_type, wanted.item_type)
     if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(found):
@@ -348,9 +333,7 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
         pa.types.is_integer,
         pa.types.is_decimal,
         pa.types.is_date,
-        lambda kind: bool(
-            pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-        ),
+        lambda kind: bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)),
         lambda kind: "binary" in str(kind),
     ]
     return found == wanted or any(check(found) and check(wanted) for check in alike)

@@ -249,9 +249,7 @@ def _check_names(schema: pa.Schema) -> None:
         if not name:
             raise PlanError("a column needs a name, and found an empty one")
         if is_hidden(name):
-            raise PlanError(
-                f"column {name!r}: names starting with '__' are Penstock's own. Choose another name"
-            )
+            raise PlanError(f"column {name!r}: names starting with '__' are Penstock's own. Choose another name")
         if name in seen:
             raise PlanError(f"column {name!r} is there twice. Each column needs its own name")
         seen.add(name)
@@ -334,9 +332,7 @@ class _Ddl:
         numbers = [*self._numbers(), 0] if self._peek() == "(" else [10, 0]
         precision, scale = numbers[0], numbers[1]
         if not 1 <= precision <= 38 or not 0 <= scale <= precision:
-            raise self._error(
-                f"decimal({precision},{scale}): expected 1 to 38 digits, of which the scale is a part"
-            )
+            raise self._error(f"decimal({precision},{scale}): expected 1 to 38 digits, of which the scale is a part")
         return pa.decimal128(precision, scale)
 
     def _numbers(self) -> list[int]:

@@ -75,7 +75,9 @@ def late(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
 def two_inputs(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
     left = timed(inputs["left"]).select("k", "v", side="'left'")
     right = timed(inputs["right"]).filter(col("flag")).select("k", "v", side=pen.lit("right"))
-    both = left.union(right).key_by("k", "side").window(pen.tumbling("10s")).aggregate(n=pen.count(), total="sum(v)", name="sides")
+    both = (
+        left.union(right).key_by("k", "side").window(pen.tumbling("10s")).aggregate(n=pen.count(), total="sum(v)", name="sides")
+    )
     both.write(sinks.files(out / "main", format="json"))
 
 
@@ -105,7 +107,9 @@ def newest(left: pen.Row, right: pen.Row) -> pen.Row:
 
 def reduced(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
     rows = timed(inputs["events"]).select("k", "id", "x")
-    rows.key_by("k").window(pen.tumbling("5s")).reduce(newest, name="best").write(sinks.files(out / "main", format="json"), name="main")
+    rows.key_by("k").window(pen.tumbling("5s")).reduce(newest, name="best").write(
+        sinks.files(out / "main", format="json"), name="main"
+    )
     rows.key_by("k").reduce(newest, name="best-ever").write(
         sinks.foreach_batch(Latest(str(out / "ever")), idempotent=True), name="ever"
     )
@@ -154,7 +158,12 @@ def split(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
 def chained(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
     fine = timed(inputs["events"]).key_by("k", "small").window(pen.tumbling("5s")).aggregate(n=pen.count(), name="fine")
     fine.write(sinks.files(out / "main", format="json"), name="main")
-    coarse = fine.select("k", "n").key_by("k").window(pen.tumbling("30s")).aggregate(total=col("n").sum(), parts=pen.count(), name="coarse")
+    coarse = (
+        fine.select("k", "n")
+        .key_by("k")
+        .window(pen.tumbling("30s"))
+        .aggregate(total=col("n").sum(), parts=pen.count(), name="coarse")
+    )
     coarse.write(sinks.files(out / "coarse", format="json"), name="coarse")
 
 

@@ -1,7 +1,9 @@
-"""The rows every conformance case reads: plain Python, made from a seed. Imports nothing of Penstock, and is read by the oracle too.
+"""The rows every conformance case reads: plain Python, made from a seed. Imports nothing of Penstock, and is read by the oracle
+too.
 
-Each split is a list of rows in the order they are read. Event times grow by about 0.1 s a row; rows are up to `DISORDER_S` out of order, which is less than the delay the
-pipelines allow, so none of them is late. Rows beyond that exist only where a case asks for them.
+Each split is a list of rows in the order they are read. Event times grow by about 0.1 s a row; rows are up to `DISORDER_S` out
+of order, which is less than the delay the pipelines allow, so none of them is late. Rows beyond that exist only where a case
+asks for them.
 """
 
 from __future__ import annotations

@@ -83,7 +83,9 @@ def wait_for_rows(job: pen.Job, expected: int) -> None:
         if job.done:
             job.wait()
             raise AssertionError(f"the job ended with {rows_read(job.conductor.manifest)} rows read, expected {expected}")
-        assert time.monotonic() < deadline, f"{rows_read(job.conductor.manifest)} rows read in time, expected {expected}: {job.status()}"
+        assert time.monotonic() < deadline, (
+            f"{rows_read(job.conductor.manifest)} rows read in time, expected {expected}: {job.status()}"
+        )
         time.sleep(0.01)
     assert rows_read(job.conductor.manifest) == expected
 

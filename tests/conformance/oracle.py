@@ -73,7 +73,9 @@ def same(found: dict[Any, Any], expected: dict[Any, Any], what: str) -> None:
         missing = [key for key in expected if key not in found][:3]
         extra = [key for key in found if key not in expected][:3]
         differ = [(key, found[key], expected[key]) for key in expected if key in found and found[key] != expected[key]][:3]
-        raise AssertionError(f"{what}: {len(found)} rows, expected {len(expected)}; missing {missing}; extra {extra}; differ {differ}")
+        raise AssertionError(
+            f"{what}: {len(found)} rows, expected {len(expected)}; missing {missing}; extra {extra}; differ {differ}"
+        )
 
 
 def once(rows: Rows, keys: tuple[str, ...], values: tuple[str, ...], what: str) -> dict[Any, Any]:
@@ -150,7 +152,10 @@ def check_running(inputs: Inputs, out: str) -> None:
 
 def check_reduced(inputs: Inputs, out: str) -> None:
     rows = data.everything(inputs["events"])
-    best = {key: max((r["x"], r["id"]) for r in members) for key, members in grouped(rows, lambda r: (r["k"], window(r["at"], 5))).items()}
+    best = {
+        key: max((r["x"], r["id"]) for r in members)
+        for key, members in grouped(rows, lambda r: (r["k"], window(r["at"], 5))).items()
+    }
     same(once(committed(f"{out}/main"), ("k", "window_start"), ("x", "id"), "reduced"), best, "reduced")
     ever = {key: max((r["x"], r["id"]) for r in members) for key, members in grouped(rows, lambda r: (r["k"],)).items()}
     same({key: (r["x"], r["id"]) for key, r in latest(f"{out}/ever", ("k",)).items()}, ever, "best ever")

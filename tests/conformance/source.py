@@ -1,7 +1,8 @@
-"""A source for tests: the rows of `data`, behind a gate that the test opens step by step, with a record of what was read from where.
+"""A source for tests: the rows of `data`, behind a gate that the test opens step by step, with a record of what was read from
+where.
 
-The gate is a file that holds a number: at stage n each split gives its rows up to the n-th stop, and no file means all rows and the end. So a test can stop a job when every split is
-mid-way, in any runner, and go on later.
+The gate is a file that holds a number: at stage n each split gives its rows up to the n-th stop, and no file means all rows and
+the end. So a test can stop a job when every split is mid-way, in any runner, and go on later.
 """
 
 from __future__ import annotations

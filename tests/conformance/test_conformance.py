@@ -19,7 +19,7 @@ RUNNERS = ("local", "simulated", *SPARK_RUNNERS)
 FULL = os.environ.get("PENSTOCK_CONFORMANCE") == "full"
 
 
-@pytest.fixture()
+@pytest.fixture
 def make_runner(request: pytest.FixtureRequest) -> Any:
     """Makes runners by name; Spark starts with the first that needs it."""
 
@@ -60,9 +60,15 @@ CHAIN = [
 PARALLELISMS = [(1, 2), (2, 3), (3, 1)]
 MATRIX = [
     *(marked([Leg(r, p), Leg(r, q), Leg(r, p)]) for r in RUNNERS if r != "batch" for p, q in PARALLELISMS),
-    *(marked([Leg(r, p, "savepoint"), Leg(r, q, "savepoint"), Leg(r, p)]) for r in ("local", "micro-batch", "continuous") for p, q in [(2, 3)]),
+    *(
+        marked([Leg(r, p, "savepoint"), Leg(r, q, "savepoint"), Leg(r, p)])
+        for r in ("local", "micro-batch", "continuous")
+        for p, q in [(2, 3)]
+    ),
     marked([Leg("continuous", 2), Leg("micro-batch", 3), Leg("continuous", 1), Leg("local", 3)]),
-    marked([Leg("local", 2, "savepoint"), Leg("continuous", 3, "savepoint"), Leg("micro-batch", 2, "savepoint"), Leg("local", 1)]),
+    marked(
+        [Leg("local", 2, "savepoint"), Leg("continuous", 3, "savepoint"), Leg("micro-batch", 2, "savepoint"), Leg("local", 1)]
+    ),
     marked([Leg("continuous", 2, "savepoint"), Leg("batch", 3)]),
     marked([Leg("micro-batch", 2, "savepoint"), Leg("batch", 1)]),
     marked([Leg("batch", 2), Leg("continuous", 3), Leg("local", 1)]),

@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from penstock.errors import PlanError, RowError
 from penstock.expr import ROWS, Accumulators, Aggregate, SumOverflow, col, count
 
-SCHEMA = pa.schema(
-    {"k": pa.string(), "n": pa.int64(), "x": pa.float64(), "d": pa.decimal128(10, 2), "s": pa.string()}
-)
+SCHEMA = pa.schema({"k": pa.string(), "n": pa.int64(), "x": pa.float64(), "d": pa.decimal128(10, 2), "s": pa.string()})
 ALL = [
     ("rows", count()),
     ("big", count(where=col("n") > 0)),
@@ -79,9 +77,7 @@ def results(acc: Accumulators, rows: pa.RecordBatch) -> dict[Any, list[Any]]:
 
 
 @given(st.lists(row_values, max_size=30), st.lists(st.integers(0, 30), max_size=4))
-def test_results_are_those_of_plain_python_however_rows_were_batched(
-    rows: list[dict[str, Any]], cuts: list[int]
-) -> None:
+def test_results_are_those_of_plain_python_however_rows_were_batched(rows: list[dict[str, Any]], cuts: list[int]) -> None:
     acc = Accumulators(ALL, SCHEMA)
     bounds = sorted({0, len(rows), *(min(cut, len(rows)) for cut in cuts)})
     pieces = [acc.partial(batch_of(rows[a:b]), ["k"])[0] for a, b in pairwise(bounds)]
@@ -120,9 +116,7 @@ def test_without_keys_all_rows_are_one_group_and_no_rows_are_none() -> None:
 
 def test_bad_rows_are_left_out_everywhere_and_reported() -> None:
     acc = Accumulators([("n", count()), ("t", (10 / col("n")).sum())], SCHEMA)
-    partial, errors = acc.partial(
-        batch_of([{"k": "a", "n": 0}, {"k": "a", "n": 5}, {"k": "b", "n": 0}]), ["k"]
-    )
+    partial, errors = acc.partial(batch_of([{"k": "a", "n": 0}, {"k": "a", "n": 5}, {"k": "b", "n": 0}]), ["k"])
     assert partial.to_pylist() == [{"k": "a", "n.n": 1, "t.sum": 2.0, ROWS: 1}]
     assert errors is not None
     assert errors.tolist() == [True, False, True]
@@ -245,9 +239,7 @@ def test_aggregates_are_compared_by_structure_and_print_as_sql() -> None:
     assert col("n").sum().alias("t").name == "t"
 
 
-@pytest.mark.parametrize(
-    "aggregate", [col("s").sum(), col("nope").max(), count(where=col("n")), col("s").mean()]
-)
+@pytest.mark.parametrize("aggregate", [col("s").sum(), col("nope").max(), count(where=col("n")), col("s").mean()])
 def test_aggregates_that_mean_nothing_are_refused(aggregate: Aggregate) -> None:
     with pytest.raises(PlanError):
         aggregate.check(SCHEMA)

@@ -32,9 +32,7 @@ T = datetime(2026, 1, 31, 12, 34, 56, 789000, tzinfo=UTC)
 
 
 def batch(**columns: Any) -> pa.RecordBatch:
-    arrays = {
-        name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in columns.items()
-    }
+    arrays = {name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in columns.items()}
     return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
 
 
@@ -62,9 +60,7 @@ def test_arithmetic_is_sparks() -> None:
     assert values(col("a").div(2), a=[7, -7]) == [3, -3]
     assert values(-col("a") * 2 + 1 - col("a"), a=[1, 2]) == [-2, -5]
     assert values(col("a") + col("b"), a=pa.array([Decimal("1.10")]), b=[2]) == [Decimal("3.10")]
-    assert values(col("a") * col("a"), a=pa.array([Decimal("1.5")], pa.decimal128(38, 18))) == [
-        Decimal("2.250000")
-    ]
+    assert values(col("a") * col("a"), a=pa.array([Decimal("1.5")], pa.decimal128(38, 18))) == [Decimal("2.250000")]
     assert values(col("a") % 1, a=pa.array([Decimal("-1.25")])) == [Decimal("-0.25")]
 
 
@@ -313,9 +309,7 @@ def oracle(op: str, a: int | None, b: int | None) -> int | None:
 
 
 @given(st.lists(st.tuples(integers, integers)), st.sampled_from(["+", "-", "*", "div", "%"]))
-def test_integer_arithmetic_is_exact_and_only_bad_rows_are_marked(
-    rows: list[tuple[Any, Any]], op: str
-) -> None:
+def test_integer_arithmetic_is_exact_and_only_bad_rows_are_marked(rows: list[tuple[Any, Any]], op: str) -> None:
     expected, failed = [], []
     for a, b in rows:
         try:
@@ -331,16 +325,10 @@ def test_integer_arithmetic_is_exact_and_only_bad_rows_are_marked(
 
 
 @given(
-    st.lists(
-        st.tuples(
-            integers, st.one_of(st.none(), st.sampled_from(["1", "x", " 7", "", "99999999999999999999"]))
-        )
-    ),
+    st.lists(st.tuples(integers, st.one_of(st.none(), st.sampled_from(["1", "x", " 7", "", "99999999999999999999"])))),
     st.data(),
 )
-def test_splitting_a_batch_does_not_change_the_result(
-    rows: list[tuple[Any, Any]], data: st.DataObject
-) -> None:
+def test_splitting_a_batch_does_not_change_the_result(rows: list[tuple[Any, Any]], data: st.DataObject) -> None:
     expr = when(col("a") > 0, col("a") * col("s").cast("bigint")).otherwise(coalesce(col("a") - 5, 0))
     whole = batch(a=pa.array([a for a, _ in rows], pa.int64()), s=pa.array([s for _, s in rows], pa.string()))
     cut = data.draw(st.integers(0, len(rows)))

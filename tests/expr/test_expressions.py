@@ -90,9 +90,7 @@ def test_an_unknown_column_names_the_known_ones_and_the_nearest() -> None:
 def test_event_time_needs_a_watermark() -> None:
     with pytest.raises(PlanError, match="with_watermark"):
         event_time().check(ADS)
-    assert event_time().type(ADS.append(pa.field("__time", pa.timestamp("us", tz="UTC")))) == pa.timestamp(
-        "us", tz="UTC"
-    )
+    assert event_time().type(ADS.append(pa.field("__time", pa.timestamp("us", tz="UTC")))) == pa.timestamp("us", tz="UTC")
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,10 @@ MUTANTS = (
         "newest commit first",
         "a reader sees epoch 2 without epoch 1",
         f"{COORDINATOR}._go_on",
-        (("self._committing = self.pending[0]", "self._committing = self.pending[-1]"), ("Commit(self.pending[0])", "Commit(self.pending[-1])")),
+        (
+            ("self._committing = self.pending[0]", "self._committing = self.pending[-1]"),
+            ("Commit(self.pending[0])", "Commit(self.pending[-1])"),
+        ),
         "short crash",
         "commit",
     ),

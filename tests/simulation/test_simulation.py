@@ -6,7 +6,6 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -39,13 +38,15 @@ def test_a_seed_does_the_same_under_another_hash_seed() -> None:
     def traces(hash_seed: str) -> str:
         code = "from penstock.testing.simulator import Simulation; print([Simulation(s).run().trace for s in range(6)])"
         env = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=120).stdout
+        return subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=120
+        ).stdout
 
     assert traces("1") == traces("2")
 
 
-@pytest.fixture()
-def salted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture
+def salted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys hashed differently in every incarnation, as Python's own hash() would."""
     salt = itertools.count(1)
     real, current = keygroups.hash_keys, [0]
@@ -62,7 +63,6 @@ def salted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (keygroups, task, sys.modules["penstock.operators.aggregate"], sys.modules["penstock.state.table"].keygroups):
         monkeypatch.setattr(module, "hash_keys", hash_keys)
     monkeypatch.setattr(simulator.SimulatedJob, "begin", begin_salted)
-    yield
 
 
 @pytest.mark.usefixtures("salted")

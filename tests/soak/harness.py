@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from soak import inventory, oracle
-from soak.driver import NAME, RAW_EVERY, RATE
+from soak.driver import NAME, RATE, RAW_EVERY
 from soak.life import GONE_S, Life, SoakError, suppressed, wait_for
 from soak.plan import RANDOM, RESTORE, JobPlan, Step
 from soak.reads import Reads

@@ -64,7 +64,9 @@ class Pipeline:
         """What will run."""
         if not self._writes:
             raise PlanError(f"pipeline {self.name!r} writes nothing. End a stream with .write(sinks.console())")
-        dead_last = sorted(self._writes, key=lambda write: any(isinstance(n, logical.DeadLetters) for n in logical.walk((write,))))
+        dead_last = sorted(
+            self._writes, key=lambda write: any(isinstance(n, logical.DeadLetters) for n in logical.walk((write,)))
+        )
         return compile_plan(self.name, dead_last, max_parallelism=self.max_parallelism)
 
     def explain(self, runner: Any = None) -> str:
@@ -84,5 +86,7 @@ class Pipeline:
             assert default_runner is not None, "penstock sets the default runner"
             return default_runner()
         if not hasattr(runner, "start"):
-            raise PlanError(f"{runner!r} is no runner. Write: pen.Local(), pen.MicroBatch() or pen.Continuous()", where=user_line())
+            raise PlanError(
+                f"{runner!r} is no runner. Write: pen.Local(), pen.MicroBatch() or pen.Continuous()", where=user_line()
+            )
         return runner

@@ -1,6 +1,7 @@
 """What the user chains: `Stream`, `KeyedStream`, `WindowedStream`. Each method builds one plan node and no more.
 
-One rule for strings: as an argument of a stream method a string is SQL, so a bare name is a column; inside an expression a Python value is a literal.
+One rule for strings: as an argument of a stream method a string is SQL, so a bare name is a column; inside an expression a
+Python value is a literal.
 """
 
 from __future__ import annotations
@@ -113,7 +114,10 @@ class Stream:
     def late(self) -> Stream:
         """The rows that came after their window had closed; only windows have them."""
         if not isinstance(self._node, logical.WindowAggregate | logical.WindowReduce):
-            raise PlanError("only the result of a window has late rows. Write: counts = ….window(…).aggregate(…); counts.late", where=user_line())
+            raise PlanError(
+                "only the result of a window has late rows. Write: counts = ….window(…).aggregate(…); counts.late",
+                where=user_line(),
+            )
         return self._then(logical.Port(where=user_line(), input=self._node, port="late"))
 
     # Time and keys.
@@ -199,14 +203,18 @@ class KeyedStream:
         """Running aggregates: an updated row per key. `aggregate(n=pen.count(), total="sum(price)", name="totals")`."""
         built = at_line(lambda: named_aggregates(aliased, aggregates))
         name = need_name(name, "aggregate", built, self._by)
-        node = logical.Aggregate(where=user_line(), input=self._stream._node, by=self._by, name=name, aggregates=built, on_error=self._stream._on_error)
+        node = logical.Aggregate(
+            where=user_line(), input=self._stream._node, by=self._by, name=name, aggregates=built, on_error=self._stream._on_error
+        )
         return self._stream._then(node)
 
     def reduce(self, function: Callable[[Any, Any], Any], *, name: str | None = None) -> Stream:
         """A function of two rows, folded over each key's rows in the order they come: an updated row per key."""
         folded = at_line(lambda: ReduceFunction.of(function, self._stream.schema))
         name = need_name(name, "reduce", function, self._by)
-        node = logical.Reduce(where=user_line(), input=self._stream._node, by=self._by, name=name, function=folded, on_error=self._stream._on_error)
+        node = logical.Reduce(
+            where=user_line(), input=self._stream._node, by=self._by, name=name, function=folded, on_error=self._stream._on_error
+        )
         return self._stream._then(node)
 
     def window(self, shape: Tumbling) -> WindowedStream:
@@ -219,7 +227,9 @@ class WindowedStream:
 
     def __init__(self, stream: Stream, by: tuple[str, ...], shape: Tumbling) -> None:
         if not isinstance(shape, Tumbling):
-            raise PlanError(f'window needs a shape, and {shape!r} is none. Write: .window(pen.tumbling("10s"))', where=user_line())
+            raise PlanError(
+                f'window needs a shape, and {shape!r} is none. Write: .window(pen.tumbling("10s"))', where=user_line()
+            )
         self._stream, self._by, self._shape = stream, by, shape
 
     def aggregate(self, *aliased: Aggregate, name: str | None = None, **aggregates: Aggregate | str) -> Stream:
@@ -258,7 +268,8 @@ def tumbling(size: Any, *, offset: Any = "0s") -> Tumbling:
     return at_line(lambda: Tumbling(micros(size, "size"), micros(offset, "offset")))
 
 
-# --- arguments to expressions ----------------------------------------------------------------------------------------------------------------
+# --- arguments to expressions
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def at_line(build: Callable[[], T]) -> T:
@@ -286,7 +297,7 @@ def named_exprs(values: tuple[Expr | str, ...]) -> list[tuple[str, Expr]]:
     for value in values:
         expr = as_expr(value)
         if expr.name is None:
-            raise PlanError(f"{expr.text()} has no name. Write: total={value!r}, or .alias(\"total\")")
+            raise PlanError(f'{expr.text()} has no name. Write: total={value!r}, or .alias("total")')
         named.append((expr.name, expr))
     return named
 

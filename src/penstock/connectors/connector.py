@@ -1,10 +1,14 @@
 """What a connector is: a `Source` that can be read again from a position, a `Sink` that prepares and commits.
 
-1. A **source** has a fixed set of **splits**. Rows of one split have an order; a **position** (JSON) says how far it was read. `open(split, position)` gives
-   the rows after that position, the same rows every time: that is what "replayable" means. Nothing about a split depends on the parallelism.
-2. A **reader** is polled and never blocks. Each `Chunk` carries rows and the position after them, so any chunk boundary can be a snapshot.
-3. A **writer** lives in a task. It writes where no reader looks; `prepare(epoch)` makes what was written durable and describes it by **committables** (JSON).
-4. A **committer** lives beside the coordinator. `commit` is called once the epoch is published, again after a crash, and is idempotent by (lineage, sink, epoch).
+1. A **source** has a fixed set of **splits**. Rows of one split have an order; a **position** (JSON) says how far it was read.
+   `open(split, position)` gives the rows after that position, the same rows every time: that is what "replayable" means.
+   Nothing about a split depends on the parallelism.
+2. A **reader** is polled and never blocks. Each `Chunk` carries rows and the position after them, so any chunk boundary can be
+   a snapshot.
+3. A **writer** lives in a task. It writes where no reader looks; `prepare(epoch)` makes what was written durable and describes
+   it by **committables** (JSON).
+4. A **committer** lives beside the coordinator. `commit` is called once the epoch is published, again after a crash, and is
+   idempotent by (lineage, sink, epoch).
 
 Sources and sinks are values: immutable, picklable, and nothing is opened until a task asks.
 """
@@ -20,7 +24,20 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-__all__ = ["BadRecord", "Began", "Chunk", "Committer", "Json", "Reader", "Sink", "SinkContext", "Source", "SourceContext", "Verdict", "Writer"]
+__all__ = [
+    "BadRecord",
+    "Began",
+    "Chunk",
+    "Committer",
+    "Json",
+    "Reader",
+    "Sink",
+    "SinkContext",
+    "Source",
+    "SourceContext",
+    "Verdict",
+    "Writer",
+]
 
 Json = Any  # what json.dumps takes: None, bool, int, str, list, dict
 
@@ -46,9 +63,11 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """When and where an attempt began with a split, for readers that are opened anew in every epoch; times in microseconds since 1970.
+    """When and where an attempt began with a split, for readers that are opened anew in every epoch; times in microseconds
+    since 1970.
 
-    A source whose rows become due as time passes counts from there. `now_us` is the time of the epoch, which stands still while it is read; None: the clock's.
+    A source whose rows become due as time passes counts from there. `now_us` is the time of the epoch, which stands still while
+    it is read; None: the clock's.
     """
 
     at_us: int

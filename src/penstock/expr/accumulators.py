@@ -83,13 +83,9 @@ class Accumulators:
     @property
     def fields(self) -> list[pa.Field]:
         """All accumulator columns, in order. Counts are never null."""
-        return [
-            pa.field(slot.name, slot.type, slot.fold != "count") for step in self.steps for slot in step.slots
-        ]
+        return [pa.field(slot.name, slot.type, slot.fold != "count") for step in self.steps for slot in step.slots]
 
-    def partial(
-        self, batch: pa.RecordBatch, key_names: Sequence[str]
-    ) -> tuple[pa.RecordBatch, np.ndarray | None]:
+    def partial(self, batch: pa.RecordBatch, key_names: Sequence[str]) -> tuple[pa.RecordBatch, np.ndarray | None]:
         """One row per distinct key: keys, accumulators and `__rows`; and which rows were left out as bad.
 
         A bad row counts nowhere: in no aggregate and not in `__rows`. The mask is None where no row is bad.
@@ -111,9 +107,7 @@ class Accumulators:
         folds = [(slot, None if values is None else values.filter(good)) for slot, values in folds]
         return _group(keys, folds, pc.sum(good).as_py() or 0), np.asarray(errors)
 
-    def merge(
-        self, rows: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch], key_names: Sequence[str]
-    ) -> pa.RecordBatch:
+    def merge(self, rows: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch], key_names: Sequence[str]) -> pa.RecordBatch:
         """One row per distinct key from rows of keys and accumulators, and of `__rows` if it is there."""
         batch = _one_batch(rows)
         slots = [slot for step in self.steps for slot in step.slots]
@@ -216,9 +210,7 @@ def _group(keys: Keys, folds: list[tuple[_Slot, Any]], rows: int) -> pa.RecordBa
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _reader(
-    column: str, slot: _Slot, read: Callable[[pa.Array, _Slot], pa.Array]
-) -> Callable[[pa.Table], pa.Array]:
+def _reader(column: str, slot: _Slot, read: Callable[[pa.Array, _Slot], pa.Array]) -> Callable[[pa.Table], pa.Array]:
     return lambda grouped: read(_one_array(grouped.column(column)), slot)
 
 

@@ -81,10 +81,7 @@ class Aggregate:
                 f"  Cast it: {self.kind}(cast({self.input.text()} as double))"
             )
         if pa.types.is_nested(found) or pa.types.is_null(found):
-            raise PlanError(
-                f"{self.kind} needs values that can be compared, "
-                f"and found {type_name(found)} ({self.input.text()})"
-            )
+            raise PlanError(f"{self.kind} needs values that can be compared, and found {type_name(found)} ({self.input.text()})")
         return found
 
     def columns(self) -> frozenset[str]:

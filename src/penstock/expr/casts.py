@@ -113,11 +113,7 @@ def _decimal_to_integer(array: pa.Array, target: pa.DataType) -> Evaluated:
 def round_decimal(array: pa.Array, target: pa.DataType, reason: str) -> Evaluated:
     """A decimal (also of 256 bits) as `target`: rounded half up, bad where it does not fit."""
     try:
-        rounded = (
-            pc.round(array, target.scale, "half_towards_infinity")
-            if array.type.scale > target.scale
-            else array
-        )
+        rounded = pc.round(array, target.scale, "half_towards_infinity") if array.type.scale > target.scale else array
         return Evaluated(rounded.cast(target))
     except pa.ArrowInvalid:
         return slowly(lambda v: fit_decimal(v, target), [array], target, len(array), reason)
@@ -132,9 +128,7 @@ def _integer_to_decimal(array: pa.Array, target: pa.DataType) -> Evaluated:
 
 
 def _float_to_decimal(array: pa.Array, target: pa.DataType) -> Evaluated:
-    return slowly(
-        lambda v: fit_decimal(Decimal(repr(v)), target), [array], target, len(array), _reason(array, target)
-    )
+    return slowly(lambda v: fit_decimal(Decimal(repr(v)), target), [array], target, len(array), _reason(array, target))
 
 
 def _to_boolean(array: pa.Array, target: pa.DataType) -> Evaluated:
@@ -147,9 +141,7 @@ def _boolean_to_decimal(array: pa.Array, target: pa.DataType) -> Evaluated:
 
 def _text_to_integer(array: pa.Array, target: pa.DataType) -> Evaluated:
     try:
-        if not pc.any(
-            pc.match_substring(array, "x", ignore_case=True)
-        ).as_py():  # Arrow would read 0x10 as 16.
+        if not pc.any(pc.match_substring(array, "x", ignore_case=True)).as_py():  # Arrow would read 0x10 as 16.
             return Evaluated(array.cast(target))
     except pa.ArrowInvalid:
         pass
@@ -249,17 +241,13 @@ def _timestamp_to_integer(array: pa.Array, target: pa.DataType) -> Evaluated:
 
 
 def _timestamp_to_float(array: pa.Array, target: pa.DataType) -> Evaluated:
-    return Evaluated(
-        pc.divide(_micros(array).cast(pa.float64(), safe=False), float(_SECOND_US)).cast(target, safe=False)
-    )
+    return Evaluated(pc.divide(_micros(array).cast(pa.float64(), safe=False), float(_SECOND_US)).cast(target, safe=False))
 
 
 def _timestamp_to_timestamp(array: pa.Array, target: pa.DataType) -> Evaluated:
     if array.type.unit == "ns" and target.unit != "ns":
         # Arrow's cast cuts towards 1970; what came before it must go down, too.
-        array = pc.floor_temporal(array, unit="microsecond").cast(
-            pa.timestamp("us", tz=array.type.tz), safe=False
-        )
+        array = pc.floor_temporal(array, unit="microsecond").cast(pa.timestamp("us", tz=array.type.tz), safe=False)
     return _arrow(array, target)
 
 

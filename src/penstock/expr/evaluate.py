@@ -56,9 +56,7 @@ def compile(expr: Any, schema: pa.Schema) -> Compiled:
         values = broadcast(found.values, batch.num_rows)
         if found.errors is None or not pc.any(found.errors).as_py():
             return Evaluated(values)
-        return Evaluated(
-            pc.if_else(found.errors, pa.scalar(None, values.type), values), found.errors, found.reason
-        )
+        return Evaluated(pc.if_else(found.errors, pa.scalar(None, values.type), values), found.errors, found.reason)
 
     return run
 
@@ -90,9 +88,7 @@ def _run(typed: Typed, batch: pa.RecordBatch) -> Evaluated:
     return _call(typed, batch, KERNELS[typed.function])
 
 
-def _call(
-    typed: Typed, batch: pa.RecordBatch, kernel: Callable[[Typed, list[Any], int], Evaluated]
-) -> Evaluated:
+def _call(typed: Typed, batch: pa.RecordBatch, kernel: Callable[[Typed, list[Any], int], Evaluated]) -> Evaluated:
     inputs = [_run(arg, batch) for arg in typed.args]
     values = [found.values for found in inputs]
     if values and all(isinstance(value, pa.Scalar) for value in values):

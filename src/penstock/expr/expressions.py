@@ -192,9 +192,7 @@ class Expr:
     def is_in(self, values: Iterable[Any]) -> Expr:
         """Whether the value is one of `values`, which are literals."""
         if isinstance(values, str | bytes | Expr):
-            raise PlanError(
-                f"is_in takes a list of values, and found {values!r}. Write: .is_in([{values!r}])"
-            )
+            raise PlanError(f"is_in takes a list of values, and found {values!r}. Write: .is_in([{values!r}])")
         literals = [literal(value) for value in values]
         if not literals:
             raise PlanError("is_in needs at least one value: nothing is in an empty list")
@@ -390,9 +388,7 @@ def struct(*values: Expr, **named: Any) -> Expr:
     """
     fields = {_name_of(value): value for value in values} | named
     if len(fields) < len(values) + len(named) or not fields:
-        raise PlanError(
-            f"a struct needs fields with different names, and found: {', '.join(fields) or 'none'}"
-        )
+        raise PlanError(f"a struct needs fields with different names, and found: {', '.join(fields) or 'none'}")
     return Expr(Call("struct", tuple(_node(value) for value in fields.values()), tuple(fields)))
 
 
@@ -453,9 +449,7 @@ def _aggregate(kind: str, expr: Expr, where: Any) -> Aggregate:
 def _name_of(value: Any) -> str:
     name = value.name if isinstance(value, Expr) else None
     if name is None:
-        raise PlanError(
-            f"a field of a struct needs a name, and {value!r} has none. Write: struct(total={value!r})"
-        )
+        raise PlanError(f"a field of a struct needs a name, and {value!r} has none. Write: struct(total={value!r})")
     return name
 
 

@@ -63,9 +63,7 @@ def _checked(name: str, python: Callable[[Any, Any], Any]) -> Kernel:
     return kernel
 
 
-def _decimal(
-    typed: Typed, args: list[Any], rows: int, checked: Any, python: Callable[[Any, Any], Any]
-) -> Evaluated:
+def _decimal(typed: Typed, args: list[Any], rows: int, checked: Any, python: Callable[[Any, Any], Any]) -> Evaluated:
     reason = f"overflow in {typed.text}"
     try:
         # 256 bits hold the exact result of nearly all operands; then it is rounded once.
@@ -75,9 +73,7 @@ def _decimal(
         return slowly(lambda a, b: _exact_decimal(python, a, b, typed.type), args, typed.type, rows, reason)
 
 
-def _exact_decimal(
-    python: Callable[[Any, Any], Any], left: Decimal, right: Decimal, found: pa.DataType
-) -> Decimal:
+def _exact_decimal(python: Callable[[Any, Any], Any], left: Decimal, right: Decimal, found: pa.DataType) -> Decimal:
     with localcontext(prec=200):
         return fit_decimal(python(left, right), found)
 
@@ -105,9 +101,7 @@ def _div(typed: Typed, args: list[Any], rows: int) -> Evaluated:
 def _modulo(typed: Typed, args: list[Any], rows: int) -> Evaluated:
     reason = f"division by zero in {typed.text}"
     if pa.types.is_decimal(typed.type):
-        return slowly(
-            lambda a, b: _exact_decimal(operator.mod, a, b, typed.type), args, typed.type, rows, reason
-        )
+        return slowly(lambda a, b: _exact_decimal(operator.mod, a, b, typed.type), args, typed.type, rows, reason)
     arrays = [broadcast(arg, rows) for arg in args]
     valid = pc.and_(pc.is_valid(arrays[0]), pc.is_valid(arrays[1]))
     # numpy's fmod has the sign of the dividend, like SQL's %. It knows neither nulls nor errors, so those
@@ -128,9 +122,7 @@ def _negate(typed: Typed, args: list[Any], rows: int) -> Evaluated:
     try:
         return Evaluated(pc.negate_checked(args[0]))
     except pa.ArrowInvalid:
-        return slowly(
-            lambda v: fit_integer(-v, typed.type), args, typed.type, rows, f"overflow in {typed.text}"
-        )
+        return slowly(lambda v: fit_integer(-v, typed.type), args, typed.type, rows, f"overflow in {typed.text}")
 
 
 def _has_nan(value: Any) -> bool:
@@ -226,9 +218,7 @@ def _truncate(typed: Typed, args: list[Any], rows: int) -> Evaluated:
 
 
 def _struct(typed: Typed, args: list[Any], rows: int) -> Evaluated:
-    return Evaluated(
-        pa.StructArray.from_arrays([broadcast(arg, rows) for arg in args], fields=list(typed.type))
-    )
+    return Evaluated(pa.StructArray.from_arrays([broadcast(arg, rows) for arg in args], fields=list(typed.type)))
 
 
 def _field(typed: Typed, args: list[Any], rows: int) -> Evaluated:

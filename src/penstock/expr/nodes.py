@@ -189,9 +189,7 @@ class Case(Node):
         return (*(node for branch in self.branches for node in branch), *rest)
 
     def text(self) -> str:
-        branches = " ".join(
-            f"when {condition.text()} then {value.text()}" for condition, value in self.branches
-        )
+        branches = " ".join(f"when {condition.text()} then {value.text()}" for condition, value in self.branches)
         rest = "" if self.otherwise is None else f" else {self.otherwise.text()}"
         return f"case {branches}{rest} end"
 
@@ -236,9 +234,7 @@ def literal(value: Any) -> Literal:
         return Literal(value, found)
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
         return literal(value.item())  # A numpy scalar.
-    raise PlanError(
-        f"{value!r} cannot be a literal: expected a number, text, bytes, a date, datetime, timedelta or None"
-    )
+    raise PlanError(f"{value!r} cannot be a literal: expected a number, text, bytes, a date, datetime, timedelta or None")
 
 
 def walk(node: Node) -> Iterator[Node]:

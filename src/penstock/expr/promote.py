@@ -204,8 +204,7 @@ def _literal_timestamp(value: Any, target: pa.DataType) -> datetime:
         parsed = parse_timestamp(value)
         if parsed is None:
             raise PlanError(
-                f"{value!r} is not a {type_name(target)}. "
-                "Write it as '2026-01-31 12:00:00'; without a zone it is UTC"
+                f"{value!r} is not a {type_name(target)}. Write it as '2026-01-31 12:00:00'; without a zone it is UTC"
             )
         return parsed if target.tz is not None else parsed.replace(tzinfo=None)
     if isinstance(value, date) and not isinstance(value, datetime):

@@ -35,9 +35,7 @@ def first_group(pattern: str) -> str:
 
     renamed = _PIECE.sub(rename, pattern)
     if seen == 0:
-        raise PlanError(
-            f"extract({pattern!r}) has no group to return. Put parentheses around it: ({pattern})"
-        )
+        raise PlanError(f"extract({pattern!r}) has no group to return. Put parentheses around it: ({pattern})")
     try:
         pc.extract_regex(pa.array([""]), renamed)
     except pa.ArrowInvalid as error:

@@ -61,8 +61,7 @@ def _column(name: str, schema: pa.Schema) -> Typed:
         return Typed("column", field.type, field.nullable, (), (name,), Column(name).text())
     if name == EVENT_TIME:
         raise PlanError(
-            "event_time() needs event time, and this stream has none.\n"
-            '  Write .with_watermark("at", delay="5s") before it'
+            'event_time() needs event time, and this stream has none.\n  Write .with_watermark("at", delay="5s") before it'
         )
     raise PlanError(no_such_column(name, schema.names))
 
@@ -71,9 +70,7 @@ def _cast(node: Cast, value: Typed) -> Typed:
     if value.is_literal and value.options[0] is None:
         return coerce(value, node.type)
     if not can_cast(value.type, node.type):
-        raise PlanError(
-            f"{type_name(value.type)} cannot be cast to {type_name(node.type)}, in: {node.text()}"
-        )
+        raise PlanError(f"{type_name(value.type)} cannot be cast to {type_name(node.type)}, in: {node.text()}")
     return Typed("cast", node.type, value.nullable or node.attempt, (value,), (node.attempt,), node.text())
 
 
@@ -90,8 +87,7 @@ def _udf(node: Udf, args: list[Typed]) -> Typed:
     coerced = [_argument(node, arg, field) for arg, field in zip(args, node.parameters, strict=True)]
     # A null where the function takes none makes its result null, as for SQL's own functions.
     skips = any(
-        arg.nullable and field is not None and not field.nullable
-        for arg, field in zip(args, node.parameters, strict=True)
+        arg.nullable and field is not None and not field.nullable for arg, field in zip(args, node.parameters, strict=True)
     )
     nullable = node.returns.nullable or skips or node.by_column
     return Typed("udf", node.returns.type, nullable, tuple(coerced), (node,), node.text())
@@ -126,17 +122,14 @@ def _mismatch(node: Node, needs: str, args: Sequence[Typed]) -> PlanError:
     hint = ""
     if len(args) == 2:
         subject, other = (args[1], args[0]) if args[0].is_literal else (args[0], args[1])
-        target = (
-            type_name(other.type) if not pa.types.is_string(other.type) or subject.is_literal else "string"
-        )
+        target = type_name(other.type) if not pa.types.is_string(other.type) or subject.is_literal else "string"
         hint = f'\n  Cast one of them: {_code(subject)}.cast("{target}")'
     return PlanError(f"{needs}, and found {found}, in: {node.text()}.{hint}")
 
 
 def _wrong(node: Node, needs: str, arg: Typed, target: str) -> PlanError:
     return PlanError(
-        f"{needs}, and found {type_name(arg.type)} ({arg.text}), in: {node.text()}.\n"
-        f'  Cast it: {_code(arg)}.cast("{target}")'
+        f'{needs}, and found {type_name(arg.type)} ({arg.text}), in: {node.text()}.\n  Cast it: {_code(arg)}.cast("{target}")'
     )
 
 
@@ -153,9 +146,7 @@ def _boolean(node: Node, arg: Typed) -> Typed:
         return coerce(arg, pa.bool_())
     value = working(arg)
     if not pa.types.is_boolean(value.type):
-        raise PlanError(
-            f"a condition must be boolean, and found {type_name(arg.type)} ({arg.text}), in: {node.text()}"
-        )
+        raise PlanError(f"a condition must be boolean, and found {type_name(arg.type)} ({arg.text}), in: {node.text()}")
     return value
 
 
@@ -167,11 +158,7 @@ def _numbers(call: Call, args: list[Typed]) -> list[Typed]:
     values = [working(arg) for arg in args]
     for value in values:
         if not is_numeric(value.type) and not pa.types.is_null(value.type):
-            hint = (
-                "; text is joined by pen.concat"
-                if call.function == "add" and pa.types.is_string(value.type)
-                else ""
-            )
+            hint = "; text is joined by pen.concat" if call.function == "add" and pa.types.is_string(value.type) else ""
             if len(values) == 2:
                 raise _mismatch(call, f"arithmetic needs numbers{hint}", values)
             raise _wrong(call, "arithmetic needs a number", value, "double")
@@ -236,9 +223,7 @@ def _compare(call: Call, args: list[Typed]) -> Typed:
     if found is None:
         raise _mismatch(call, "a comparison needs a type in common", values)
     if pa.types.is_nested(found):
-        raise PlanError(
-            f"values of type {type_name(found)} cannot be compared, in: {call.text()}. Compare their fields"
-        )
+        raise PlanError(f"values of type {type_name(found)} cannot be compared, in: {call.text()}. Compare their fields")
     return _typed(call, pa.bool_(), [coerce(value, found) for value in values])
 
 
@@ -313,21 +298,15 @@ def _get(call: Call, args: list[Typed]) -> Typed:
         return _get_field(call, value, key)
     if pa.types.is_map(value.type):
         if not key.is_literal or common_type(value.type.key_type, key.type) != value.type.key_type:
-            raise PlanError(
-                f"a key of {type_name(value.type)} must be a literal of its key's type, in: {call.text()}"
-            )
+            raise PlanError(f"a key of {type_name(value.type)} must be a literal of its key's type, in: {call.text()}")
         return _typed(call, value.type.item_type, [value, coerce(key, value.type.key_type)], nullable=True)
     if pa.types.is_list(value.type):
         index = working(key)
         if not pa.types.is_integer(index.type):
-            raise PlanError(
-                f"an element of {type_name(value.type)} is found by its number, in: {call.text()}"
-            )
+            raise PlanError(f"an element of {type_name(value.type)} is found by its number, in: {call.text()}")
         nullable = value.nullable or index.nullable or value.type.value_field.nullable
         return _typed(call, value.type.value_type, [value, coerce(index, pa.int64())], nullable=nullable)
-    raise PlanError(
-        f"[] needs a struct, map or list, and found {type_name(value.type)} ({value.text}), in: {call.text()}"
-    )
+    raise PlanError(f"[] needs a struct, map or list, and found {type_name(value.type)} ({value.text}), in: {call.text()}")
 
 
 def _get_field(call: Call, value: Typed, key: Typed) -> Typed:

@@ -45,9 +45,7 @@ def masked(values: pa.Array, bad: pa.Array, reason: str) -> Evaluated:
     return Evaluated(pc.if_else(bad, pa.scalar(None, values.type), values), bad, reason)
 
 
-def slowly(
-    function: Callable[..., Any], args: Sequence[Any], found: pa.DataType, rows: int, reason: str
-) -> Evaluated:
+def slowly(function: Callable[..., Any], args: Sequence[Any], found: pa.DataType, rows: int, reason: str) -> Evaluated:
     """Apply `function` to each row without nulls; a row for which it raises is bad."""
     columns = [arg.to_pylist() if isinstance(arg, pa.Array) else [arg.as_py()] * rows for arg in args]
     values: list[Any] = [None] * rows
@@ -63,9 +61,7 @@ def slowly(
     return Evaluated(pa.array(values, found), errors, reason if errors is not None else None)
 
 
-def slowly_by_kernel(
-    kernel: Callable[[pa.Array], pa.Array], array: pa.Array, found: pa.DataType, reason: str
-) -> Evaluated:
+def slowly_by_kernel(kernel: Callable[[pa.Array], pa.Array], array: pa.Array, found: pa.DataType, reason: str) -> Evaluated:
     """Apply an Arrow kernel to each row by itself; a row for which it raises is bad."""
     pieces, bad = [], []
     for index in range(len(array)):

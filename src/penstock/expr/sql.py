@@ -136,9 +136,7 @@ def _unsupported(tree: Any) -> PlanError:
     aggregate = type(tree).__name__ in (*_AGGREGATES, "Count")
     where = " Aggregates belong in .aggregate()" if aggregate else ""
     name = tree.this if type(tree).__name__ == "Anonymous" else tree.key
-    return PlanError(
-        f"{str(name).lower()} is not supported in expressions: {tree.sql(dialect='spark')}.{where}"
-    )
+    return PlanError(f"{str(name).lower()} is not supported in expressions: {tree.sql(dialect='spark')}.{where}")
 
 
 @functools.cache
@@ -154,13 +152,9 @@ def _readers() -> dict[str, Reader]:
         "Neg": _negative,
         "Is": _is,
         "In": _in,
-        "Between": lambda tree: Call(
-            "between", (_node(tree.this), _node(tree.args["low"]), _node(tree.args["high"]))
-        ),
+        "Between": lambda tree: Call("between", (_node(tree.this), _node(tree.args["low"]), _node(tree.args["high"]))),
         "Case": _case,
-        "If": lambda tree: Case(
-            ((_node(tree.this), _node(tree.args["true"])),), _optional(tree.args.get("false"))
-        ),
+        "If": lambda tree: Case(((_node(tree.this), _node(tree.args["true"])),), _optional(tree.args.get("false"))),
         "Cast": lambda tree: Cast(_node(tree.this), type_of(_type_text(tree))),
         "TryCast": lambda tree: Cast(_node(tree.this), type_of(_type_text(tree)), True),
         "DPipe": lambda tree: Call("concat", (_node(tree.this), _node(tree.expression))),
@@ -251,9 +245,7 @@ def _in(tree: Any) -> Node:
     value, options = _node(tree.this), [_node(option) for option in tree.expressions]
     if all(isinstance(option, Literal) for option in options):
         return Call("is_in", (value, *options))
-    return functools.reduce(
-        lambda a, b: Call("or", (a, b)), [Call("equal", (value, option)) for option in options]
-    )
+    return functools.reduce(lambda a, b: Call("or", (a, b)), [Call("equal", (value, option)) for option in options])
 
 
 def _case(tree: Any) -> Node:

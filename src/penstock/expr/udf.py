@@ -44,9 +44,7 @@ def udf_node(function: Callable[..., Any], returns: Any = None) -> Callable[...,
 
     def build(*args: Any) -> Udf:
         if len(args) != len(names):
-            raise PlanError(
-                f"{name}() takes {len(names)} expressions ({', '.join(names)}), and found {len(args)}"
-            )
+            raise PlanError(f"{name}() takes {len(names)} expressions ({', '.join(names)}), and found {len(args)}")
         return Udf(name, function, args, parameters, output, by_column)
 
     return build
@@ -54,11 +52,7 @@ def udf_node(function: Callable[..., Any], returns: Any = None) -> Callable[...,
 
 def _returns(name: str, hint: Any, returns: Any, by_column: bool) -> pa.Field:
     if returns is not None:
-        return (
-            to_field(name, returns)
-            if not isinstance(returns, str | pa.DataType)
-            else pa.field(name, to_type(returns))
-        )
+        return to_field(name, returns) if not isinstance(returns, str | pa.DataType) else pa.field(name, to_type(returns))
     if by_column:
         raise PlanError(f'cannot tell what the arrays of {name} hold.\n  Say it: @pen.udf(returns="string")')
     if hint is None:
@@ -77,9 +71,7 @@ def call_udf(typed: Typed, args: list[Any], rows: int) -> Evaluated:
 
 def _by_value(node: Udf, args: list[Any], rows: int) -> Evaluated:
     columns = [to_values(arg) if isinstance(arg, pa.Array) else [arg.as_py()] * rows for arg in args]
-    strict = [
-        index for index, field in enumerate(node.parameters) if field is not None and not field.nullable
-    ]
+    strict = [index for index, field in enumerate(node.parameters) if field is not None and not field.nullable]
     values: list[Any] = [None] * rows
     bad = [False] * rows
     skipped = [False] * rows
@@ -96,14 +88,10 @@ def _by_value(node: Udf, args: list[Any], rows: int) -> Evaluated:
     return _fitted(node, values, bad, skipped, first)
 
 
-def _fitted(
-    node: Udf, values: list[Any], bad: list[bool], skipped: list[bool], first: Exception | None
-) -> Evaluated:
+def _fitted(node: Udf, values: list[Any], bad: list[bool], skipped: list[bool], first: Exception | None) -> Evaluated:
     """The returned values as an array; those that do not fit are found one by one, only if there are any."""
     loose = node.returns.with_nullable(True)
-    called = [
-        value for value, out in zip(values, map(any, zip(bad, skipped, strict=True)), strict=True) if not out
-    ]
+    called = [value for value, out in zip(values, map(any, zip(bad, skipped, strict=True)), strict=True) if not out]
     try:
         to_array(called, node.returns)
         found = to_array(values, loose)

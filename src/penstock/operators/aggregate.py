@@ -1,6 +1,7 @@
 """Aggregates per key: partial ones before the exchange, running ones, and one row per window.
 
-All three work on accumulator columns (`expr.Accumulators`): rows are folded into one row per key, such rows merge with what the state holds, and a result is read off them.
+All three work on accumulator columns (`expr.Accumulators`): rows are folded into one row per key, such rows merge with what the
+state holds, and a result is read off them.
 """
 
 from __future__ import annotations

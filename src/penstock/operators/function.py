@@ -59,4 +59,7 @@ class BatchMap(Operator):
                 " Return as many rows, or use flat_map"
             )
         arrays = [out.column(f.name).cast(f.type) for f in self._output] + [batch.column(name) for name in hidden]
-        yield MAIN, pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*self._output, *(batch.schema.field(h) for h in hidden)]))
+        yield (
+            MAIN,
+            pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*self._output, *(batch.schema.field(h) for h in hidden)])),
+        )

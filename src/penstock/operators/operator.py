@@ -1,8 +1,9 @@
 """What an operator is: columnar logic over batches. State in, rows out; no IO, no plan, no time of its own.
 
-1. `process` takes rows and yields (port, rows); `advance` is told how far event time is; `end` that no more will come. Each yields as it goes, so a window that fires ten million
-   rows never holds them all.
-2. What an operator remembers across a restart is in `states`, and only there. The task snapshots it; operators contain no snapshot code.
+1. `process` takes rows and yields (port, rows); `advance` is told how far event time is; `end` that no more will come. Each
+   yields as it goes, so a window that fires ten million rows never holds them all.
+2. What an operator remembers across a restart is in `states`, and only there. The task snapshots it; operators contain no
+   snapshot code.
 3. How rows are cut into batches never changes the result.
 4. A row that cannot be processed is a dead letter (port "dead") or an error that stops the job, by `on_error`.
 """
@@ -20,6 +21,8 @@ import pyarrow as pa
 from penstock.errors import RowError
 
 MAIN, LATE, DEAD = "main", "late", "dead"
+
+FIX = '  To set such rows aside: pen.Pipeline(..., on_error="dead-letter")'
 
 Out = tuple[str, pa.RecordBatch]
 
@@ -70,7 +73,11 @@ class Errors:
         self.step, self.fail, self._schema = step, on_error == "fail", dead_schema
 
     def letters(
-        self, batch: pa.RecordBatch, rows: Sequence[int] | np.ndarray[Any, Any], reasons: str | Sequence[str], origin: Origin | None
+        self,
+        batch: pa.RecordBatch,
+        rows: Sequence[int] | np.ndarray[Any, Any],
+        reasons: str | Sequence[str],
+        origin: Origin | None,
     ) -> Iterator[Out]:
         """Dead letters for these rows of a batch, or the error that stops the job."""
         numbers = [int(row) for row in rows]
@@ -81,9 +88,7 @@ class Errors:
         records = [str({name: batch.column(name)[row].as_py() for name in visible})[:1000] for row in numbers]
         if self.fail:
             where = f" of source {origin.source!r}, split {origin.split!r}" if origin else ""
-            raise RowError(
-                f'step {self.step!r} cannot process a row{where}: {texts[0]}. The row: {records[0]}\n  To set such rows aside: pen.Pipeline(..., on_error="dead-letter")'
-            )
+            raise RowError(f"step {self.step!r} cannot process a row{where}: {texts[0]}. The row: {records[0]}\n{FIX}")
         times = batch.column(TIME_COLUMN) if TIME_COLUMN in batch.schema.names else None
         yield DEAD, self._batch(texts, records, origin, [times[row].as_py() for row in numbers] if times is not None else None)
 
@@ -93,8 +98,8 @@ class Errors:
             return
         if self.fail:
             raise RowError(
-                f"source {origin.source!r}, split {origin.split!r}, position {bad[0].position}: {bad[0].error}. The record: {bad[0].record}\n"
-                '  To set such records aside: pen.Pipeline(..., on_error="dead-letter")'
+                f"source {origin.source!r}, split {origin.split!r}, position {bad[0].position}: {bad[0].error}."
+                f" The record: {bad[0].record}\n{FIX}"
             )
         letters = self._batch([b.error for b in bad], [b.record for b in bad], origin, None)
         positions = pa.array([str(b.position) for b in bad], pa.string())

@@ -30,7 +30,9 @@ class Project(Operator):
         made = {name for name, _ in self._columns}
         hidden = [name for name in batch.schema.names if name.startswith("__") and name not in made]
         arrays = [result.values for result in results] + [batch.column(name) for name in hidden]
-        fields = [pa.field(f.name, a.type, f.nullable) for f, a in zip(self._fields, arrays)] + [batch.schema.field(h) for h in hidden]
+        fields = [pa.field(f.name, a.type, f.nullable) for f, a in zip(self._fields, arrays)] + [
+            batch.schema.field(h) for h in hidden
+        ]
         out = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
         if bad is not None:
             rows = np.flatnonzero(bad)

@@ -23,7 +23,8 @@ class Reduce(Operator):
     Input:   rows.
     State:   the folded row per key (and open window).
     Timers:  with windows: event time, at the last moment of each key's open windows.
-    Output:  without windows the new row of each key the batch touched, which replaces the earlier one; with windows one row when the window closes, and `late`.
+    Output:  without windows the new row of each key the batch touched, which replaces the earlier one; with windows one row
+    when the window closes, and `late`.
     """
 
     def __init__(

@@ -15,8 +15,8 @@ class AssignTime(Operator):
     """Give each row its event time, and say how far time is.
 
     Input:   rows of one split at a time, with a timestamp column.
-    State:   `times`: per (source, split) the greatest time seen, less the delay and 1 µs. The task stores it with the split's position.
-    Output:  the rows with `__time`; rows without a time are dead letters.
+    State:   `times`: per (source, split) the greatest time seen, less the delay and 1 µs. The task stores it with the split's
+    position. Output:  the rows with `__time`; rows without a time are dead letters.
     """
 
     def __init__(self, name: str, column: str, delay: int, errors: Errors) -> None:

@@ -30,5 +30,7 @@ def guarantees(plan: PhysicalPlan, runner: str) -> list[str]:
             above = list(plan.nodes)
         for read in (node for node in above if isinstance(node, Read)):
             text = label(read.source.replayable, write.sink.kind)
-            lines.append(f"{text:<16} {read.name} ({read.source.describe()}) -> {runner} -> {write.name} ({write.sink.describe()})")
+            lines.append(
+                f"{text:<16} {read.name} ({read.source.describe()}) -> {runner} -> {write.name} ({write.sink.describe()})"
+            )
     return lines

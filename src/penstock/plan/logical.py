@@ -1,7 +1,8 @@
 """What the user wrote, as immutable nodes: each is checked when it is built and knows the schema of its rows.
 
-A node knows three things about its output: the columns (`schema`, without hidden ones), whether its rows carry event time (`timed`: the hidden column
-`__time`), and how rows relate to earlier ones (`changes`: "append" rows are final, "update" rows replace the earlier row with the same `keys`).
+A node knows three things about its output: the columns (`schema`, without hidden ones), whether its rows carry event time
+(`timed`: the hidden column `__time`), and how rows relate to earlier ones (`changes`: "append" rows are final, "update" rows
+replace the earlier row with the same `keys`).
 Some nodes have more outputs than one; `Port` picks another.
 """
 
@@ -138,7 +139,9 @@ class Filter(Node):
     def __post_init__(self) -> None:
         kind = typed(self.condition, self.input, self)
         if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
-            raise self.error(f"filter needs a condition, and {self.condition.text()} is {kind}. Write e.g. {self.condition.text()} > 0")
+            raise self.error(
+                f"filter needs a condition, and {self.condition.text()} is {kind}. Write e.g. {self.condition.text()} > 0"
+            )
         self._like(self.input)
 
     @property
@@ -159,7 +162,9 @@ class MapRows(Node):
 
     def __post_init__(self) -> None:
         if self.input.changes != "append" and self.function.kind != "filter":
-            raise self.error("a function may change the key by which rows of this stream replace earlier ones. Use select or with_columns")
+            raise self.error(
+                "a function may change the key by which rows of this stream replace earlier ones. Use select or with_columns"
+            )
         self._like(self.input, self.function.output)
 
     @property
@@ -201,9 +206,13 @@ class Union(Node):
         first = self.streams[0]
         for other in self.streams[1:]:
             if [(f.name, f.type) for f in other.schema] != [(f.name, f.type) for f in first.schema]:
-                raise self.error(f"union needs equal columns. Left: {schema_words(first.schema)}. Right: {schema_words(other.schema)}")
+                raise self.error(
+                    f"union needs equal columns. Left: {schema_words(first.schema)}. Right: {schema_words(other.schema)}"
+                )
             if (other.timed, other.changes, other.keys) != (first.timed, first.changes, first.keys):
-                raise self.error("union needs streams of one kind: with event time on all or none, all append or all update by one key")
+                raise self.error(
+                    "union needs streams of one kind: with event time on all or none, all append or all update by one key"
+                )
         fields = [
             pa.field(f.name, f.type, any(stream.schema.field(f.name).nullable for stream in self.streams)) for f in first.schema
         ]
@@ -292,7 +301,10 @@ class AssignTime(Node):
         check_columns([self.column], self.input, self)
         kind = self.input.schema.field(self.column).type
         if not pa.types.is_timestamp(kind):
-            raise self.error(f"event time needs a timestamp, and {self.column!r} is {kind}. Write: with_columns({self.column}=col({self.column!r}).cast('timestamp'))")
+            raise self.error(
+                f"event time needs a timestamp, and {self.column!r} is {kind}."
+                f" Write: with_columns({self.column}=col({self.column!r}).cast('timestamp'))"
+            )
         if self.delay < 0:
             raise self.error(f"delay={duration_text(self.delay)} is negative")
         self._like(self.input)
@@ -448,7 +460,8 @@ class Write(Node):
             step = step_name(self.input)
             raise self.error(
                 f"sink {self.name!r} ({self.sink.describe().split(',')[0]}) can only add rows, and the rows of step {step!r} replace"
-                ' earlier ones (emit="update").\n  Use a sink that takes updates (sinks.memory, sinks.console, sinks.foreach_batch), or a window'
+                ' earlier ones (emit="update").\n  Use a sink that takes updates (sinks.memory, sinks.console, sinks.foreach_batch),'
+                " or a window"
             )
         self._like(self.input)
 
@@ -460,7 +473,8 @@ class Write(Node):
         return f"write {self.name} ({self.sink.describe()})"
 
 
-# --- checks ---------------------------------------------------------------------------------------------------------------------------------
+# --- checks
+# ---------------------------------------------------------------------------------------------------------------------------------
 
 
 def typed(expr: Expr, input: Node, node: Node) -> pa.DataType:

@@ -1,11 +1,13 @@
 """From what the user wrote to what runs: operators in stages, stages joined by exchanges.
 
-Passes, in order: `collect` the nodes, `require` (which columns each node's readers use), `lower` (nodes to operators; a keyed step gets an exchange before it, and where it pays a partial
-step before that), `place` (operators into stages).
+Passes, in order: `collect` the nodes, `require` (which columns each node's readers use), `lower` (nodes to operators; a keyed
+step gets an exchange before it, and where it pays a partial step before that), `place` (operators into stages).
 
-1. A **stage** is a connected piece of the operator graph between exchanges; a task runs one copy of all of it. Nothing here depends on the parallelism.
-2. An **exchange** carries the rows of one operator output to another stage: to the task that owns their key group, or, where a deeper operator (a union, the dead letters) reads a
-   shallower one, forward to the task of the same number. So stages never form a cycle.
+1. A **stage** is a connected piece of the operator graph between exchanges; a task runs one copy of all of it. Nothing here
+   depends on the parallelism.
+2. An **exchange** carries the rows of one operator output to another stage: to the task that owns their key group, or, where a
+   deeper operator (a union, the dead letters) reads a shallower one, forward to the task of the same number. So stages never
+   form a cycle.
 3. Operators of a stage are in topological order, so rows only ever move forward in the list.
 """
 
@@ -169,13 +171,18 @@ def collect(roots: tuple[Node, ...]) -> tuple[Node, ...]:
                 name = getattr(node, "name", "")
                 other = seen.setdefault((kind, name), node)
                 if other is not node:
-                    raise node.error(f"two {kind}s are called {name!r} (the other: {other.where or 'same line'}). Give one of them name=")
+                    raise node.error(
+                        f"two {kind}s are called {name!r} (the other: {other.where or 'same line'}). Give one of them name="
+                    )
         if isinstance(node, AssignTime):
             check_time_at_source(node)
     check_one_clock(nodes)
-    if any(getattr(node, "on_error", "") == "dead-letter" for node in nodes) and not any(isinstance(n, DeadLetters) for n in nodes):
+    if any(getattr(node, "on_error", "") == "dead-letter" for node in nodes) and not any(
+        isinstance(n, DeadLetters) for n in nodes
+    ):
         raise PlanError(
-            'on_error="dead-letter" sends bad rows to the dead-letter output, and nothing reads that. Write: pipeline.dead_letters.write(...)'
+            'on_error="dead-letter" sends bad rows to the dead-letter output, and nothing reads that.'
+            " Write: pipeline.dead_letters.write(...)"
         )
     return nodes
 
@@ -269,7 +276,11 @@ def lower(nodes: tuple[Node, ...], needed: dict[int, set[str]]) -> tuple[list[Op
 
 def dead_outputs(ops: list[Op]) -> list[tuple[int, str]]:
     """The dead-letter outputs of the operators that have one."""
-    return [(op.id, "dead") for op in ops if getattr(op.node, "on_error", "fail") == "dead-letter" and op.kind not in ("write", "union")]
+    return [
+        (op.id, "dead")
+        for op in ops
+        if getattr(op.node, "on_error", "fail") == "dead-letter" and op.kind not in ("write", "union")
+    ]
 
 
 def row_schema(node: Node, columns: set[str]) -> pa.Schema:
@@ -295,13 +306,16 @@ def place(ops: list[Op], links: list[Link], exchanges: list[Exchange]) -> tuple[
     depth = [0] * len(ops)
     for op in ops:  # topological order
         depth[op.id] = max(
-            [depth[e.source] + 1 for e in exchanges if e.target == op.id] + [depth[k.source] for k in links if k.target == op.id] + [0]
+            [depth[e.source] + 1 for e in exchanges if e.target == op.id]
+            + [depth[k.source] for k in links if k.target == op.id]
+            + [0]
         )
     links = gather(ops, links, depth)
     near = [link for link in links if depth[link.source] == depth[link.target]]
     far = [link for link in links if depth[link.source] < depth[link.target]]
     exchanges = exchanges + [
-        Exchange(len(exchanges) + i, k.source, k.port, k.target, None, port_schema(ops[k.source], k.port)) for i, k in enumerate(far)
+        Exchange(len(exchanges) + i, k.source, k.port, k.target, None, port_schema(ops[k.source], k.port))
+        for i, k in enumerate(far)
     ]
     stage_of = connected(len(ops), near)
     placed = [replace(e, source_stage=stage_of[e.source], target_stage=stage_of[e.target]) for e in exchanges]
@@ -355,5 +369,7 @@ def port_schema(op: Op, port: str) -> pa.Schema:
 def fingerprint(nodes: tuple[Node, ...]) -> str:
     """Changes whenever the meaning might have."""
     number = {id(node): i for i, node in enumerate(nodes)}
-    lines = [f"{i} {node.text()} {[number[id(x)] for x in node.inputs]} {schema_words(node.schema)}" for i, node in enumerate(nodes)]
+    lines = [
+        f"{i} {node.text()} {[number[id(x)] for x in node.inputs]} {schema_words(node.schema)}" for i, node in enumerate(nodes)
+    ]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]

@@ -1,14 +1,18 @@
 """The life of an epoch: trigger, acknowledge, publish, commit; and of an attempt: begin, fail, begin again.
 
-Theory. An epoch becomes true at one moment: when its checkpoint is published (a log slot created, see `terms`). Before that nothing of it may be visible outside; after that all of it
+Theory. An epoch becomes true at one moment: when its checkpoint is published (a log slot created, see `terms`). Before that
+nothing of it may be visible outside; after that all of it
 must become visible, whatever crashes. Hence:
 
-1. Nothing is true until its answer arrives: `Publish` is an effect, and only the event `Published` lets anything be committed. Never both in one step.
+1. Nothing is true until its answer arrives: `Publish` is an effect, and only the event `Published` lets anything be committed.
+   Never both in one step.
 2. At most one epoch is in flight. Its number was never used before in this attempt.
-3. A snapshot counts only if every task acknowledged it and every task read what the acknowledged attempts of its upstream tasks wrote (`consumed` uids).
-4. Commits happen in order of epochs, one at a time per coordinator, and are retried until the sink confirms. What is unconfirmed is `pending`; each published checkpoint carries it, so a
-   successor repeats it.
-5. An attempt fails as a whole. A new one begins only when nothing is being published (its outcome decides from where) and nothing waits to be committed.
+3. A snapshot counts only if every task acknowledged it and every task read what the acknowledged attempts of its upstream tasks
+   wrote (`consumed` uids).
+4. Commits happen in order of epochs, one at a time per coordinator, and are retried until the sink confirms. What is
+   unconfirmed is `pending`; each published checkpoint carries it, so a successor repeats it.
+5. An attempt fails as a whole. A new one begins only when nothing is being published (its outcome decides from where) and
+   nothing waits to be committed.
 6. Acknowledgements of another attempt are not heard (`Stamp.accepts`).
 7. A coordinator that learns of a later term halts at once and commits nothing more.
 
@@ -56,7 +60,8 @@ class Pending:
     committables: tuple[Any, ...]
 
 
-# --- events --------------------------------------------------------------------------------------------------------------------------------
+# --- events
+# --------------------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +197,8 @@ Event = (
 )
 
 
-# --- effects -------------------------------------------------------------------------------------------------------------------------------
+# --- effects
+# -------------------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +287,8 @@ class Halt:
 Effect = BeginAttempt | EndAttempt | TriggerEpoch | Publish | Commit | TellCompleted | TellAborted | TakeSavepoint | Halt
 
 
-# --- the machine ---------------------------------------------------------------------------------------------------------------------------
+# --- the machine
+# ---------------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

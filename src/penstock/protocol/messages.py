@@ -1,7 +1,8 @@
 """The vocabulary of the protocol: messages between tasks, events into a task, orders and actions out of it.
 
-A **message** travels in a channel, in order. An **event** is a fact, told to a task by its runner. `TaskCore` answers an event with **orders** to the task
-around it; the task answers with **actions** for the runner. All are frozen; payloads are opaque. They are made once per message, never per row.
+A **message** travels in a channel, in order. An **event** is a fact, told to a task by its runner. `TaskCore` answers an event
+with **orders** to the task around it; the task answers with **actions** for the runner. All are frozen; payloads are opaque.
+They are made once per message, never per row.
 
 Times are integers in microseconds. A watermark `t` says: nothing more with event time <= t (Flink's convention).
 """
@@ -32,7 +33,8 @@ class Stamp:
         return self == other
 
 
-# --- messages: what travels in a channel ---------------------------------------------------------------------------------------------------
+# --- messages: what travels in a channel
+# ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ class End:
 Message = Batch | Watermark | Idle | Barrier | End
 
 
-# --- events: facts a runner reports to a task ----------------------------------------------------------------------------------------------
+# --- events: facts a runner reports to a task
+# ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +197,8 @@ Event = (
 )
 
 
-# --- orders: what TaskCore tells the task around it ----------------------------------------------------------------------------------------
+# --- orders: what TaskCore tells the task around it
+# ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +238,8 @@ class Freeze:
     epoch: int
 
 
-# --- actions: what a task asks its runner to do (Hold, Release and Forward come straight from TaskCore) ------------------------------------
+# --- actions: what a task asks its runner to do (Hold, Release and Forward come straight from TaskCore)
+# ------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +287,8 @@ class Store:
 class TaskAck:
     """One task's part of a snapshot, JSON throughout except that `states` holds handles.
 
-    `consumed` names, per upstream task, the uid whose output this task read: a snapshot counts only if these are the uids that were acknowledged.
+    `consumed` names, per upstream task, the uid whose output this task read: a snapshot counts only if these are the uids that
+    were acknowledged.
     """
 
     uid: str

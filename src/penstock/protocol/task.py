@@ -1,8 +1,10 @@
 """When one task snapshots and how far its time is: barriers and watermarks on many inputs.
 
-Theory. Barrier *n* reaches a task on each of its inputs at a different moment. What came before it belongs to snapshot *n*, what comes after does not; so an input that
-has delivered its barrier is **held** (not read) until all others have delivered theirs. Then, between two events, the task is exactly at the cut: it sends the barrier on,
-freezes its state, and reads on. A task that reads source splits has one more input, `SOURCES`, whose barrier is the coordinator's trigger.
+Theory. Barrier *n* reaches a task on each of its inputs at a different moment. What came before it belongs to snapshot *n*,
+what comes after does not; so an input that has delivered its barrier is **held** (not read) until all others have delivered
+theirs. Then, between two events, the task is exactly at the cut: it sends the barrier on,
+freezes its state, and reads on. A task that reads source splits has one more input, `SOURCES`, whose barrier is the
+coordinator's trigger.
 
 Rules.
 1. `held` is empty exactly when no epoch is being aligned.

@@ -1,7 +1,8 @@
 """The shell around `protocol.Coordinator`: one thread per job that carries out its effects, in every runner.
 
-It owns the job directory (lock, log, state files), the committers, and the attempt under way. Everything that happens elsewhere (acks from workers, the user's wish to stop) is posted to
-its inbox and handled here, one event after the other: nothing else touches the coordinator.
+It owns the job directory (lock, log, state files), the committers, and the attempt under way. Everything that happens elsewhere
+(acks from workers, the user's wish to stop) is posted to its inbox and handled here, one event after the other: nothing else
+touches the coordinator.
 
 What differs between runners is behind `Attempts`: how tasks are started, triggered and stopped.
 """
@@ -296,7 +297,12 @@ class Conductor:
             case Refuse(message):
                 raise RestoreError(message)
             case Resume(manifest):
-                self.lineage, self.parent, self.start, self.manifest = manifest.lineage, manifest.parent, start_from(manifest), manifest
+                self.lineage, self.parent, self.start, self.manifest = (
+                    manifest.lineage,
+                    manifest.parent,
+                    start_from(manifest),
+                    manifest,
+                )
                 return pending_of(manifest), manifest.epoch
             case Conclude(manifest, refusal):
                 self.lineage, self.parent, self.manifest, self._refusal = manifest.lineage, manifest.parent, manifest, refusal
@@ -329,7 +335,8 @@ class Conductor:
             if found is None or found[0] == self.lineage or (self.parent and found[0] == self.parent[0] and found[1] <= epoch):
                 continue
             raise RestoreError(
-                f"sink {name!r} holds epoch {found[1]} of another run of this pipeline (lineage {found[0]}), and this one would start at epoch {epoch + 1}.\n"
+                f"sink {name!r} holds epoch {found[1]} of another run of this pipeline (lineage {found[0]}),"
+                f" and this one would start at epoch {epoch + 1}.\n"
                 "  Go on with the storage of that run, or write to another place"
             )
 

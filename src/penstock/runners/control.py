@@ -13,8 +13,7 @@ A request is one line of JSON, and so is its answer; a connection may carry seve
 2. The file appears, as a whole, once the job holds its lock: a job started twice never hides the first. It goes at the end. What
    a killed job left behind names a socket on which nobody listens, and counts as none.
 3. Longer lines than `REQUEST_BYTES_MAX` and more connections than `CONNECTIONS_MAX` are refused; silence ends after `IDLE_S`.
-4. Nothing is done that a user's program could not do. `stop` and `cancel` are answered at once; `wait` when the job has ended.
-5. Being unable to listen is no reason for a job to fail: it is logged, and the job cannot be attached to.
+4. `stop` and `cancel` are answered at once; `wait` when the job has ended. A job that cannot listen runs all the same.
 """
 
 from __future__ import annotations

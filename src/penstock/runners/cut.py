@@ -1,6 +1,8 @@
-"""Between acknowledgements and checkpoints: what the tasks of one epoch said, as a manifest; and a manifest as the start of new tasks.
+"""Between acknowledgements and checkpoints: what the tasks of one epoch said, as a manifest; and a manifest as the start of new
+tasks.
 
-Nothing parallelism-shaped survives the way: tasks become ranges of key groups, splits are named, and a new attempt deals both out anew.
+Nothing parallelism-shaped survives the way: tasks become ranges of key groups, splits are named, and a new attempt deals both
+out anew.
 """
 
 from __future__ import annotations

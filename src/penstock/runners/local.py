@@ -142,7 +142,10 @@ def make_seats(conductor: Conductor, stamp: Stamp, start: StartPoint, files: Fil
     plan, parallelism = conductor.plan, conductor.parallelism
     uids = {task_name(stage.id, i): conductor.world.fresh_id() for stage in plan.stages for i in range(parallelism)}
     tasks = [
-        Task(stage, Site(plan, parallelism, i, stamp.lineage, uids[task_name(stage.id, i)], conductor.job_dir, files, start.restored))
+        Task(
+            stage,
+            Site(plan, parallelism, i, stamp.lineage, uids[task_name(stage.id, i)], conductor.job_dir, files, start.restored),
+        )
         for stage in plan.stages
         for i in range(parallelism)
     ]

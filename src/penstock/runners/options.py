@@ -1,6 +1,7 @@
 """Options of runners: one word everywhere, and what is said closest to the run wins.
 
-Order: runner argument (or flag), then environment (`PENSTOCK_SNAPSHOT_EVERY`), then `penstock.toml` (`[pipeline.NAME]` before `[defaults]`), then the default.
+Order: runner argument (or flag), then environment (`PENSTOCK_SNAPSHOT_EVERY`), then `penstock.toml` (`[pipeline.NAME]` before
+`[defaults]`), then the default.
 """
 
 from __future__ import annotations
@@ -67,7 +68,11 @@ def resolve(
     origins: dict[str, str] = {}
     for name, default in DEFAULTS.items():
         variable = f"PENSTOCK_{name.upper()}"
-        ladder = [("argument", given.get(name)), (variable, environ.get(variable)), *((where, t.get(name)) for where, t in tables)]
+        ladder = [
+            ("argument", given.get(name)),
+            (variable, environ.get(variable)),
+            *((where, t.get(name)) for where, t in tables),
+        ]
         origin, value = next(((where, found) for where, found in ladder if found is not None), ("default", default))
         values[name], origins[name] = checked(name, value, origin), origin
     return Options(**values, origins=origins)

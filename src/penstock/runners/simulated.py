@@ -1,7 +1,8 @@
 """The simulated runner: the same tasks, driven in an order drawn from a seed, on a clock of its own.
 
-It is the local runner with other choices: which task goes next, how many rows a read gives, how full a queue may be, all from one `random.Random(seed)`. So two runs with one seed do the
-same, whatever the machine does, and different seeds try different interleavings. Faults are `testing.simulator`'s business.
+It is the local runner with other choices: which task goes next, how many rows a read gives, how full a queue may be, all from
+one `random.Random(seed)`. So two runs with one seed do the same, whatever the machine does, and different seeds try different
+interleavings. Faults are `testing.simulator`'s business.
 """
 
 from __future__ import annotations

@@ -178,7 +178,15 @@ def table(op: Op, state: str, keys: pa.Schema, values: pa.Schema, site: Site) ->
 def timers(op: Op, keys: pa.Schema, site: Site) -> TimerTable:
     """Timers as the snapshot left them."""
     floors = site.restored.floors.get(f"{op.name}/timers", ())
-    return TimerTable.open(keys, site.groups, site.plan.max_parallelism, handles(op, "timers", site), site.files, floors=floors, route_columns=route_columns(keys))
+    return TimerTable.open(
+        keys,
+        site.groups,
+        site.plan.max_parallelism,
+        handles(op, "timers", site),
+        site.files,
+        floors=floors,
+        route_columns=route_columns(keys),
+    )
 
 
 def handles(op: Op, state: str, site: Site) -> list[Handle]:

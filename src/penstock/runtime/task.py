@@ -1,7 +1,7 @@
 """A task is a function of its events: `Task.handle(event)` yields what the runner must do.
 
-It joins three things: `protocol.TaskCore` (when to snapshot, how far time is), the operators of one stage, and their state. Runners differ only in where events come from and who
-carries out the actions.
+It joins three things: `protocol.TaskCore` (when to snapshot, how far time is), the operators of one stage, and their state.
+Runners differ only in where events come from and who carries out the actions.
 
 1. The runner exhausts one `handle` before it reports the next event. It may stop pulling for a while: that is back-pressure.
 2. A snapshot happens between events, never within one. Abandoning an iterator kills the attempt.
@@ -122,7 +122,9 @@ class Task:
         self._clocks: dict[int, Minimum[tuple[str, str]]] = {op.id: Minimum() for op in stage.ops if op.kind == "time"}
         self._clocks_of = {name: sorted(set(below(stage, op.id)) & set(self._clocks)) for name, op in self._sources.items()}
         self._splits: dict[tuple[str, str], SplitState] = {}
-        self._prepared: dict[int, dict[str, list[Any]]] = {}  # epoch -> sink -> committables, until an epoch that holds them is published
+        self._prepared: dict[
+            int, dict[str, list[Any]]
+        ] = {}  # epoch -> sink -> committables, until an epoch that holds them is published
         self._acks: dict[int, tuple[TaskAck, Mapping[str, Any]]] = {}
         self._rows: dict[str, int] = defaultdict(int)
 
@@ -158,7 +160,11 @@ class Task:
 
     def idle_after(self, source: str) -> int | None:
         """How long a split of this source may be silent before it holds back nobody."""
-        found = [op.node.idle_after for op in self.stage.ops if op.id in self._clocks_of[source] and isinstance(op.node, AssignTimeNode)]
+        found = [
+            op.node.idle_after
+            for op in self.stage.ops
+            if op.id in self._clocks_of[source] and isinstance(op.node, AssignTimeNode)
+        ]
         return found[0] if found else None
 
     @property
@@ -292,7 +298,8 @@ class Task:
                 yield from self._tell_time(op, self._clocks[op])
 
     def _advance(self, op: int, entrance: object, time: int) -> Iterator[Action]:
-        # A time that was restored is news to whoever reads this operator, even if it stands still: others must not wait for it to move.
+        # A time that was restored is news to whoever reads this operator, even if it stands still: others must not wait for it
+        # to move.
         if self._times[op].advance(entrance, time) or op in self._untold:
             self._untold.discard(op)
             yield from self._time_changed(op)
@@ -352,7 +359,9 @@ class Task:
             splits=self._split_states(),
             watermarks={op.name: self._times[op.id].time for op in self.stage.ops if self._ops[op.id].states},
             floors=floors,
-            committables={sink: [c for e in sorted(self._prepared) for c in self._prepared[e].get(sink, ())] for sink in prepared},
+            committables={
+                sink: [c for e in sorted(self._prepared) for c in self._prepared[e].get(sink, ())] for sink in prepared
+            },
             counters=self.counters(),
             ended=self._core.ended,
         )
@@ -433,5 +442,7 @@ def below(stage: Stage, op: int) -> set[int]:
 
 def restored_time(name: str, site: Site) -> int:
     """How far an operator's time was in the snapshot: the least over the key groups we took over."""
-    times = [t for first, last, t in site.restored.watermarks.get(name, ()) if first < site.groups.stop and last >= site.groups.start]
+    times = [
+        t for first, last, t in site.restored.watermarks.get(name, ()) if first < site.groups.stop and last >= site.groups.start
+    ]
     return min(times, default=TIME_MIN)

@@ -1,10 +1,12 @@
-"""Seeded simulation of a whole job under faults: the real tasks, state, log and coordinator; simulated time, storage and misfortune.
+"""Seeded simulation of a whole job under faults: the real tasks, state, log and coordinator; simulated time, storage and
+misfortune.
 
-A seed decides everything: how tasks take turns, how rows are batched, at which parallelism each incarnation of the coordinator runs, and which faults strike when. What survives a crash is
-what would survive one: storage, and what sinks have shown. After the last fault the job must finish, and its committed output must equal a plain count of the input.
+A seed decides everything: how tasks take turns, how rows are batched, at which parallelism each incarnation of the coordinator
+runs, and which faults strike when. What survives a crash is what would survive one: storage, and what sinks have shown. After
+the last fault the job must finish, and its committed output must equal a plain count of the input.
 
-    python -m penstock.testing.simulator --seeds 2000        # prints a summary; a failing seed is printed with the command that repeats it
-    python -m penstock.testing.simulator --seed 7            # one seed again, one line per event
+    python -m penstock.testing.simulator --seeds 2000        # prints a summary; a failing seed is printed with the command that
+    repeats it python -m penstock.testing.simulator --seed 7            # one seed again, one line per event
 
 Safety (rows lost, doubled, wrong) and progress (not finished in so many steps) are reported apart.
 """
