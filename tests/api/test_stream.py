@@ -478,6 +478,10 @@ def test_the_name_of_a_step_can_be_a_file_name(name: str) -> None:
 
 
 def test_errors_of_a_chain_over_many_lines_name_the_line_of_the_call() -> None:
-    line = here(5)
-    error = raised(lambda: events().filter("n > 0").select("nothing"))
+    line = here(4)
+    error = raised(
+        lambda: events().select(
+            "nothing",
+        )
+    )
     assert error.where == line

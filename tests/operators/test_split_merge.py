@@ -310,7 +310,15 @@ def run(kind: Kind, script: list[Step], cutting: Cutting | None = None, parallel
     result.marks.append({name: len(sink.rows) for name, sink in sinks.items()})
     result.counters.update(rig.counters())
     assert all(ack.ended for ack in rig.acks[epoch].values())
+    assert open_windows(rig) == 0, "a window that has fired leaves no state behind"
     return result
+
+
+def open_windows(rig: Rig) -> int:
+    """Rows of state of steps with windows."""
+    operators = [op for task in rig.tasks.values() for op in task._ops.values() if "timers" in op.states]
+    tables = [state for op in operators for name, state in op.states.items() if name != "timers"]
+    return sum(batch.num_rows for table in tables for batch in table.scan())
 
 
 def plain(value: Any) -> Any:

@@ -534,9 +534,9 @@ def test_input_channels_are_numbered_the_same_way_by_everybody() -> None:
 # --- rows that cannot be processed ------------------------------------------------------------------------------------
 
 
-def failing_plan(on_error: str, dead: Collect | None = None) -> PhysicalPlan:
+def failing_plan(on_error: str, dead: Collect | None = None, out: Collect | None = None) -> PhysicalPlan:
     p = pen.Pipeline("failing", on_error=on_error)
-    hand(p).with_watermark("at", delay="0s").with_columns(ratio=10 / col("i")).select("k", "ratio").write(Collect())
+    hand(p).with_watermark("at", delay="0s").with_columns(ratio=10 / col("i")).select("k", "ratio").write(out or Collect())
     if dead is not None:
         p.dead_letters.write(dead)
     return p.plan()
@@ -560,9 +560,10 @@ def test_a_row_without_event_time_stops_a_job_that_fails_on_errors() -> None:
 
 
 def test_bad_rows_become_dead_letters_with_step_place_error_record_and_time() -> None:
-    dead = Collect("dead")
-    rig = Rig(failing_plan("dead-letter", dead))
+    dead, out = Collect("dead"), Collect("out")
+    rig = Rig(failing_plan("dead-letter", dead, out))
     rig.feed(table([{"k": "a", "i": 0, "at": 5 * S}, {"k": "b", "i": 1, "at": None}, {"k": "c", "i": 5, "at": 6 * S}]), 3)
+    assert [row["k"] for row in out.rows] == ["c"]
     by_record = {row["record"].split("'k': '")[1][0]: row for row in dead.rows}
     assert set(by_record) == {"a", "b"}
     assert by_record["a"]["event_time"].timestamp() == 5

@@ -44,7 +44,8 @@ SCHEMA = pa.schema(
 
 def columns(numbers: np.ndarray[Any, Any], seed: int) -> dict[str, np.ndarray[Any, Any]]:
     """The columns of rows by their numbers; times in microseconds since 1970."""
-    mixed = numbers.astype(np.uint64) * np.uint64(6364136223846793005) + np.uint64(seed * 2 + 1) * np.uint64(1442695040888963407)
+    offset = np.uint64((seed * 2 + 1) * 1442695040888963407 % (1 << 64))
+    mixed = numbers.astype(np.uint64) * np.uint64(6364136223846793005) + offset
     mixed = (mixed >> np.uint64(33)).astype(np.int64)
     return {
         "n": numbers,

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from penstock.errors import PlanError
-from penstock.expr import Accumulators
+from penstock.expr import Accumulators, Expr
 from penstock.plan.logical import (
     DEAD_SCHEMA,
     ROWS_COLUMN,
@@ -82,7 +82,7 @@ class Op:
     kind: str
     name: str
     node: Node
-    columns: tuple[str, ...] = ()  # of a source: what to decode; of a keyed step fed by rows: what it needs
+    columns: tuple[str, ...] = ()  # of a source: what to decode; of a projection: what to make; of a keyed step: what it gets
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def compile_plan(name: str, roots: Sequence[Node], *, max_parallelism: int = 128
     """All passes."""
     nodes = collect(tuple(roots))
     needed = require(nodes)
-    stages = place(*lower(nodes, needed))
+    stages = place(*lower(nodes, needed), needed)
     return PhysicalPlan(name, max_parallelism, stages, fingerprint(nodes), nodes)
 
 
@@ -217,7 +217,8 @@ def require(nodes: tuple[Node, ...]) -> dict[int, set[str]]:
             case Write() | MapBatches() | Reduce() | WindowReduce():
                 needed[id(node.inputs[0])] |= set(node.inputs[0].schema.names)
             case Project():
-                needed[id(node.input)] |= {c for _, expr in node.columns for c in expr.columns()} - {TIME_COLUMN}
+                made = kept_columns(node, mine)
+                needed[id(node.input)] |= {c for _, expr in made for c in expr.columns()} - {TIME_COLUMN}
             case Filter():
                 needed[id(node.input)] |= mine | (node.condition.columns() - {TIME_COLUMN})
             case MapRows():
@@ -239,6 +240,11 @@ def require(nodes: tuple[Node, ...]) -> dict[int, set[str]]:
     return needed
 
 
+def kept_columns(node: Project, needed: set[str]) -> list[tuple[str, Expr]]:
+    """What a projection must make: what somebody uses, and whatever can fail, since its bad rows are somebody's business."""
+    return [(name, expr) for name, expr in node.columns if name in needed or expr.columns() != {expr.text()}]
+
+
 def lower(nodes: tuple[Node, ...], needed: dict[int, set[str]]) -> tuple[list[Op], list[Link], list[Exchange]]:
     """Nodes to operators, and what joins them."""
     ops: list[Op] = []
@@ -256,6 +262,8 @@ def lower(nodes: tuple[Node, ...], needed: dict[int, set[str]]) -> tuple[list[Op
             made[id(node)] = (made[id(node.input)][0], node.port)
             continue
         columns = [f for f in node.schema.names if f in needed[id(node)]] if isinstance(node, Read) else []
+        if isinstance(node, Project):
+            columns = [name for name, _ in kept_columns(node, needed[id(node)])]
         if isinstance(node, Keyed):
             source, port = made[id(node.input)]
             if isinstance(node, Aggregate | WindowAggregate) and id(node) not in late_read:
@@ -301,7 +309,7 @@ def partial_schema(node: Aggregate | WindowAggregate) -> pa.Schema:
     return pa.schema([*node.by_fields, *window, *accumulators(node).fields, rows])
 
 
-def place(ops: list[Op], links: list[Link], exchanges: list[Exchange]) -> tuple[Stage, ...]:
+def place(ops: list[Op], links: list[Link], exchanges: list[Exchange], needed: dict[int, set[str]]) -> tuple[Stage, ...]:
     """Operators into stages. An operator stands as deep as its deepest input; rows from shallower ones are forwarded."""
     depth = [0] * len(ops)
     for op in ops:  # topological order
@@ -314,7 +322,7 @@ def place(ops: list[Op], links: list[Link], exchanges: list[Exchange]) -> tuple[
     near = [link for link in links if depth[link.source] == depth[link.target]]
     far = [link for link in links if depth[link.source] < depth[link.target]]
     exchanges = exchanges + [
-        Exchange(len(exchanges) + i, k.source, k.port, k.target, None, port_schema(ops[k.source], k.port))
+        Exchange(len(exchanges) + i, k.source, k.port, k.target, None, port_schema(ops[k.source], k.port, needed))
         for i, k in enumerate(far)
     ]
     stage_of = connected(len(ops), near)
@@ -357,13 +365,13 @@ def connected(count: int, links: list[Link]) -> list[int]:
     return [order.index(p) for p in piece]
 
 
-def port_schema(op: Op, port: str) -> pa.Schema:
-    """The rows of one output as they cross an exchange."""
+def port_schema(op: Op, port: str, needed: dict[int, set[str]]) -> pa.Schema:
+    """The rows of one output as they cross an exchange: the columns in use."""
     if port == "dead":
         return DEAD_SCHEMA
     if port == "late":
         return pa.schema([f for f in row_schema(op.node.inputs[0], set(op.columns)) if f.name in op.columns])
-    return row_schema(op.node, set(op.node.schema.names))
+    return row_schema(op.node, needed[id(op.node)])
 
 
 def fingerprint(nodes: tuple[Node, ...]) -> str:

@@ -18,7 +18,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -249,9 +249,7 @@ class Conductor:
             if isinstance(op.node, Write)
         }
         self._check_sinks(epoch)
-        for op in self.plan.writes:
-            keep = [entry for p in pending if p.sink == op.name for entry in p.committables]
-            self._committers[op.name].sweep(keep)
+        self._sweep_sinks(pending)
         self._start_receivers()
         settings = c.Settings(
             interval=self.options.snapshot_every,
@@ -339,6 +337,11 @@ class Conductor:
                 f" and this one would start at epoch {epoch + 1}.\n"
                 "  Go on with the storage of that run, or write to another place"
             )
+
+    def _sweep_sinks(self, pending: Sequence[c.Pending]) -> None:
+        """Remove what tasks of earlier attempts prepared and nobody published. While no task runs."""
+        for name, committer in self._committers.items():
+            committer.sweep([entry for p in pending if p.sink == name for entry in p.committables])
 
     def _start_receivers(self) -> None:
         if self._receivers:
@@ -528,9 +531,11 @@ class Conductor:
                 closing()
         if self._attempts is not None:
             self._attempts.close()
-        if self._repository is not None and self.error is None and not self.cancelled:
-            with contextlib.suppress(PenstockError):
+        superseded = self.outcome is not None and self.outcome.outcome is c.Outcome.SUPERSEDED
+        if self._repository is not None and self.error is None and not self.cancelled and not superseded:
+            with contextlib.suppress(PenstockError, OSError):
                 self._repository.sweep_all()
+                self._sweep_sinks(self._core.pending if self._core else ())
         if self._temporary and not isinstance(self.error, HeldError):
             shutil.rmtree(self.job_dir, ignore_errors=True)
 

@@ -7,6 +7,7 @@ is scratch: a new folder for each attempt, removed afterwards, and never read.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import uuid
@@ -126,7 +127,9 @@ class TickQuery:
                 self._query.stop()
         except Exception as error:  # too slow: its last job is cancelled, and whatever it still does is never read
             log.warning("the query of %s did not stop in time: %s", self._name, spark_error(error))
-        shutil.rmtree(self._parent, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # a successor's is in there, if we slept through our replacement
+            self._parent.rmdir()
 
     def failure(self) -> str | None:
         """What ended the query, if it was not us."""

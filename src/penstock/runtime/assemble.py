@@ -69,7 +69,8 @@ def plain(op: Op, stage: Stage, site: Site) -> Operator:
 def project_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
     assert isinstance(node, logical.Project)
-    return project.Project(op.name, node.columns, list(node.schema), op_errors(op))
+    columns = [(name, expr) for name, expr in node.columns if name in op.columns]
+    return project.Project(op.name, columns, [node.schema.field(name) for name, _ in columns], op_errors(op))
 
 
 def filter_op(op: Op, stage: Stage, site: Site) -> Operator:
