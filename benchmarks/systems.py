@@ -1,6 +1,7 @@
 """The systems that are compared, each behind the same function: run the workload on a source once, and say how it went.
 
-All of them get the same Spark: two slots and the same memory, one Java process per system.
+All of them get the same Spark: two slots and the same memory, one Java process per system. Both that work in batches get batches
+of the same size.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from penstock import sinks
 from penstock.runners.spark.session import make_session
 
 PARALLELISM = 2
-SNAPSHOT_EVERY = "500ms"
+SNAPSHOT_EVERY = "250ms"
+BATCHES = peer.BATCHES
 CONF = {
     "spark.master": f"local[{PARALLELISM}]",
     "spark.driver.memory": "4g",
@@ -25,9 +27,9 @@ CONF = {
     "spark.sql.session.timeZone": "UTC",
 }
 
-PENSTOCK: dict[str, Callable[[Any], pen.Runner]] = {
-    "continuous": lambda spark: pen.Continuous(spark, parallelism=PARALLELISM, snapshot_every=SNAPSHOT_EVERY),
-    "microbatch": lambda spark: pen.MicroBatch(spark, parallelism=PARALLELISM, snapshot_every=SNAPSHOT_EVERY),
+PENSTOCK: dict[str, Callable[[Any, int], pen.Runner]] = {
+    "continuous": lambda spark, rows: pen.Continuous(spark, parallelism=PARALLELISM, snapshot_every=SNAPSHOT_EVERY),
+    "microbatch": lambda spark, rows: pen.MicroBatch(spark, parallelism=PARALLELISM, rows_per_epoch=rows // PARALLELISM),
 }
 SYSTEMS = (*PENSTOCK, "structured-streaming")
 NAMES = {
@@ -45,14 +47,15 @@ def session() -> Any:
 def run_generated(system: str, spark: Any, rows: int) -> Run:
     """Count generated events."""
     if system in PENSTOCK:
-        return run_penstock(PENSTOCK[system](spark), workload.generated(rows), rows)
+        return run_penstock(PENSTOCK[system](spark, rows // BATCHES), workload.generated(rows), rows)
     return peer.run_generated(spark, rows)
 
 
 def run_files(system: str, spark: Any, folder: Path, rows: int) -> Run:
     """Count the events in files."""
     if system in PENSTOCK:
-        return run_penstock(PENSTOCK[system](spark), workload.json_files(folder), rows)
+        batch = peer.FILES_PER_BATCH * rows // len(list(folder.iterdir()))
+        return run_penstock(PENSTOCK[system](spark, batch), workload.json_files(folder), rows)
     return peer.run_files(spark, folder, rows)
 
 

@@ -93,6 +93,7 @@ def committed() -> Counts:
 # What must come out.
 
 
+@functools.cache
 def expected(rows: int, chunk: int = 1_000_000) -> Counts:
     """The counts, from the row numbers alone."""
     names = campaigns().column("campaign_id").to_pylist()[::10]

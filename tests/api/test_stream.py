@@ -478,7 +478,7 @@ def test_the_name_of_a_step_can_be_a_file_name(name: str) -> None:
 
 
 def test_errors_of_a_chain_over_many_lines_name_the_line_of_the_call() -> None:
-    line = here(4)
+    line = here(2)
     error = raised(
         lambda: events().select(
             "nothing",

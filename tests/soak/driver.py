@@ -6,8 +6,7 @@ find somebody at work.
 
 Each change of the job's state is a line of JSON on stdout::
 
-    {"at": 1794742800.1, "state": "running", "epoch": 7, "term": 1, "attempt": 2, "published": 5, "replayed": 412, "workers":
-    [4711]}
+    {"at": 1794742800.1, "state": "running", "epoch": 7, "term": 1, "attempt": 2, "published": 5, "replayed": 412, …}
 
 Started again with the same folder it goes on from the last checkpoint. Exit code 0: the input has ended and all is committed.
 """

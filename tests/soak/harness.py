@@ -71,8 +71,8 @@ class Result:
 class Harness:
     """One job. `run` never raises for what the job did wrong: that is in the result."""
 
-    def __init__(self, plan: JobPlan, folder: Path, rng: random.Random, token: str, log: Path) -> None:
-        self._plan, self._folder, self._rng, self._token, self._log = plan, folder, rng, token, log
+    def __init__(self, plan: JobPlan, folder: Path, rng: random.Random, token: str, log: Path, code: Path) -> None:
+        self._plan, self._folder, self._rng, self._token, self._log, self._code = plan, folder, rng, token, log, code
         self._seed = rng.randrange(1 << 16)
         self._result = Result(plan)
         self._lives: list[Life] = []
@@ -100,7 +100,7 @@ class Harness:
         return self._lives[-1]
 
     def _start(self) -> Life:
-        life = Life(self._plan, self._folder, len(self._lives), self._seed, self._token)
+        life = Life(self._plan, self._folder, len(self._lives), self._seed, self._token, self._code)
         self._lives.append(life)
         self._reads.drivers.add(life.pid)
         life.await_epochs()
@@ -151,11 +151,17 @@ class Harness:
         return self._rng.choice(wait_for(busy, TAKEN_S, "a worker at work"))
 
     def _kill_executor(self) -> Kill:
-        pids = wait_for(
-            lambda: sorted(each.pid for each in inventory.executors(self._life.processes())), TAKEN_S, "an executor to kill"
-        )
-        kill = self._note("executor", self._rng.choice(pids))
+        """Of the executor whose worker is reading rows."""
+
+        def busy() -> int | None:
+            worker = inventory.process(self._busy_worker())
+            daemon = inventory.process(worker.parent) if worker else None
+            executor = inventory.process(daemon.parent) if daemon else None
+            return executor.pid if executor and executor.kind == "executor" else None
+
+        kill = self._note("executor", wait_for(busy, TAKEN_S, "an executor at work"))
         os.kill(kill.pid, signal.SIGKILL)
+        self._life.hurt = True
         return kill
 
     def _kill_driver(self) -> Kill:
@@ -220,7 +226,7 @@ class Harness:
         self._tell(kill)
 
     def _zombie_driver(self) -> None:
-        """A driver stops; a second one is refused while the first holds the lock, and takes over once the lock is lost."""
+        """A driver stops, and its lock is lost as if it were on another machine; a second one takes over; the first wakes."""
         old = self._life
         kill = self._note("zombie driver", old.pid)
         os.kill(old.pid, signal.SIGSTOP)
@@ -297,7 +303,7 @@ class Harness:
         wait_for(lambda: not life.alive(), RECOVER_S, "the end of the job")
         if life.process.returncode != 0 or life.last["state"] != "finished":
             raise SoakError(f"the job ended with {life.process.returncode}")
-        result.wrong += [f"after the end: {left}" for left in life.bury(killed=False)]
+        result.wrong += [f"after the end: {left}" for left in life.bury(killed=life.hurt)]
         self._reads.look()
         result.read = sum(note.rows for note in self._reads.notes)
         out = self._folder / "out"

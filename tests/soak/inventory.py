@@ -13,9 +13,9 @@ from pathlib import Path
 
 TOKEN = "PENSTOCK_SOAK"
 SPARKS_OWN = re.compile(
-    r"(spark-|blockmgr-|liblz4-java|libzstd|libsnappy|snappy-|artifacts-|warehouse|hsperfdata|pyspark-|home$|connect).*"
+    r"home|(spark-|blockmgr-|liblz4-java|libzstd|libsnappy|snappy-|artifacts-|warehouse|pyspark-|penstock-ship-|connect).*"
 )
-"""What a Spark that was killed cannot remove. One that ends by itself leaves none of it."""
+"""What a Spark that was killed cannot remove (and the zip that executors get from it). One that ends by itself leaves none of it."""
 
 
 @dataclass(frozen=True, slots=True)

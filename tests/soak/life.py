@@ -36,6 +36,13 @@ def wait_for(true: Callable[[], Any], within_s: float, what: str) -> Any:
     return answer
 
 
+def copy_code(folder: Path) -> Path:
+    """The code under test as it is now: what is edited while a soak runs must not reach half of its processes."""
+    for package in (TESTS.parent / "src" / "penstock", TESTS / "soak"):
+        shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
 def spark_home(folder: Path) -> Path:
     """Spark's own folder by links, so that what executors leave beside the program (`work`) is left here."""
     import pyspark
@@ -51,12 +58,13 @@ def spark_home(folder: Path) -> Path:
 class Life:
     """A driver process, started now."""
 
-    def __init__(self, plan: JobPlan, folder: Path, number: int, seed: int, token: str) -> None:
+    def __init__(self, plan: JobPlan, folder: Path, number: int, seed: int, token: str, code: Path) -> None:
         self.number, self.token = number, f"{token}-{number}"
         self.tmp = folder / f"tmp-{number}"
         self.tmp.mkdir()
         self.lines: list[dict[str, Any]] = []
         self.ports: set[tuple[str, int]] = set()
+        self.hurt = False  # whether an executor was killed: its files stay
         command = [sys.executable, "-m", "soak.driver", "--folder", str(folder), "--runner", plan.runner, "--master", plan.master]
         command += ["--seed", str(seed)]
         for key, value in plan.conf.items():
@@ -65,7 +73,7 @@ class Life:
             command += ["--epoch-timeout", "8"]
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent / "src")]),
+            "PYTHONPATH": str(code),
             "TMPDIR": str(self.tmp),
             "SPARK_HOME": str(spark_home(self.tmp)),
             "PENSTOCK_FAULT_FILE": str(folder / "fault"),

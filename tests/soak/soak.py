@@ -20,6 +20,7 @@ if __name__ == "__main__":
 
 from soak import plan
 from soak.harness import Harness, Result
+from soak.life import copy_code
 from soak.report import summary
 
 REPLAYED_SHARE = 0.8  # of the kills must have cost something, or the kills prove little
@@ -75,10 +76,11 @@ def main(given: list[str] | None = None) -> int:
     folder = wanted.folder or Path(tempfile.mkdtemp(prefix="penstock-soak-"))
     folder.mkdir(parents=True, exist_ok=True)
     log = wanted.log or folder / "kills.jsonl"
+    code = copy_code(folder / "code")
     token, results = secrets.token_hex(8), []
     for number, job in enumerate(jobs(wanted, rng)):
         print(f"--- job {number}: {job.name} on {job.master} {job.conf or ''}, {job.kills} kills", flush=True)
-        harness = Harness(job, folder / f"{number}-{job.name}", rng, f"{token}-{number}", log)
+        harness = Harness(job, folder / f"{number}-{job.name}", rng, f"{token}-{number}", log, code)
         results.append(harness.run())
         print(f"    {results[-1].took_s:.0f} s, {results[-1].rows} rows, {results[-1].read} read", flush=True)
         for what in results[-1].wrong:

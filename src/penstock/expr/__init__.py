@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from penstock.expr.accumulators import ROWS, Accumulators
 from penstock.expr.aggregates import Aggregate, SumOverflow, count
-from penstock.expr.evaluate import Evaluated, compile, evaluate
+from penstock.expr.evaluate import Evaluated, Evaluator, compile, evaluate
 from penstock.expr.expressions import (
     Expr,
     coalesce,
@@ -33,6 +33,7 @@ __all__ = [
     "Accumulators",
     "Aggregate",
     "Evaluated",
+    "Evaluator",
     "Expr",
     "SumOverflow",
     "coalesce",

@@ -98,8 +98,7 @@ class Accumulators:
         folds: list[tuple[_Slot, Any]] = []
         for step, found in zip(self.steps, inputs, strict=True):
             folds += [(slot, found.values if found is not None else None) for slot in step.slots]
-        rows = pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows)
-        folds.append((_Slot(ROWS, "count", pa.int64()), rows))
+        folds.append((_Slot(ROWS, "count", pa.int64()), None))
         if errors is None:
             return _group(keys, folds, batch.num_rows), None
         good = pc.invert(errors)
@@ -118,12 +117,52 @@ class Accumulators:
         folds = [(_Slot(slot.name, _MERGE[slot.fold], slot.type), batch.column(slot.name)) for slot in slots]
         return _group(keys, folds, batch.num_rows)
 
+    def combine(self, old: pa.RecordBatch, found: np.ndarray, new: pa.RecordBatch) -> pa.RecordBatch:
+        """Row i of `old` and row i of `new` become one; where `found` is False there is no old row.
+
+        What `merge` does for rows whose keys are known to be equal pairwise: no grouping, so it costs little for few rows.
+        """
+        arrays = []
+        for field, slot in zip(self.fields, (slot for step in self.steps for slot in step.slots), strict=True):
+            left, right = old.column(slot.name), new.column(slot.name)
+            fold = _MERGE[slot.fold]
+            pairwise = _PAIRWISE.get(fold) if _is_number(slot.type, fold) else None
+            try:
+                both = pairwise(left, right) if pairwise is not None else _combine_grouped(slot, left, right, found)
+                arrays.append(pc.coalesce(both, right, left) if both.null_count else both)
+            except pa.ArrowInvalid as error:
+                raise SumOverflow(f"{field.name}: the sum does not fit in {slot.type}") from error
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(self.fields))
+
     def finish(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """The result columns of accumulator rows, in the order of the aggregates."""
         return [_finish(step, [rows.column(slot.name) for slot in step.slots]) for step in self.steps]
 
 
 _MERGE = {"count": "add", "add": "add", "sum": "sum", "min": "min", "max": "max"}
+
+_PAIRWISE: dict[str, Callable[[pa.Array, pa.Array], pa.Array]] = {
+    "add": pc.add_checked,
+    "sum": pc.add_checked,
+    "min": pc.min_element_wise,
+    "max": pc.max_element_wise,
+}
+"""Null where either side is null for sums, and where both are for min and max."""
+
+
+def _is_number(kind: pa.DataType, fold: str) -> bool:
+    """Whether Arrow's own arithmetic on two columns of this type means the same as ours."""
+    # NaN and -0.0 have an order of their own here; decimals grow when they are added.
+    return pa.types.is_integer(kind) or (pa.types.is_floating(kind) and fold == "sum")
+
+
+def _combine_grouped(slot: _Slot, left: pa.Array, right: pa.Array, found: np.ndarray) -> pa.Array:
+    """The general way to combine two columns: group them by row number."""
+    numbers = pa.array(np.concatenate([np.flatnonzero(found), np.arange(len(right))]))
+    values = pa.concat_arrays([left.filter(pa.array(found)), right])
+    folds = [(_Slot(slot.name, _MERGE[slot.fold], slot.type), values)]
+    grouped = _group([(pa.field("row", pa.int64()), numbers)], folds, len(numbers))
+    return grouped.column(1).take(pc.sort_indices(grouped.column(0)))
 
 
 def _step(name: str, aggregate: Aggregate, schema: pa.Schema) -> _Step:
@@ -191,20 +230,32 @@ def _group(keys: Keys, folds: list[tuple[_Slot, Any]], rows: int) -> pa.RecordBa
     """Group rows by `keys` and fold each slot's values within each group."""
     key_columns = [f"key{index}" for index in range(len(keys))] or ["all"]
     columns = [_groupable(column) for _, column in keys] or [pa.nulls(rows, pa.int8())]
-    names = [*key_columns, "row"]
-    columns.append(pa.array(np.arange(rows)))
-    requests: list[tuple[Any, ...]] = [("row", "min")]
+    names = list(key_columns)
+    requests: dict[str, tuple[Any, ...]] = {}
     readers: list[Callable[[pa.Table], pa.Array]] = []
     for index, (slot, values) in enumerate(folds):
-        prepared, function, options, read = _fold(slot, values, rows)
+        if slot.fold == "count" and (values is None or not values.null_count):
+            requests["all"] = ([], "count_all")  # once, however many slots want it
+            readers.append(_reader("count_all", slot, _as_slot))
+            continue
+        prepared, function, options, read = _fold(slot, values)
         names.append(f"in{index}")
         columns.append(prepared)
-        requests.append((f"in{index}", function, options))
+        requests[f"in{index}"] = (f"in{index}", function, options)
         readers.append(_reader(f"in{index}_{function}", slot, read))
+    as_they_are = all(ours is theirs for ours, (_, theirs) in zip(columns, keys))
+    if not as_they_are:
+        names.append("row")
+        columns.append(pa.array(np.arange(rows)))
+        requests["row"] = ("row", "min")
     table = pa.Table.from_arrays(columns, names=names)
-    grouped = table.group_by(key_columns, use_threads=False).aggregate(requests)
-    first = _one_array(grouped.column("row_min"))
-    arrays = [column.take(first) for _, column in keys] + [read(grouped) for read in readers]
+    grouped = table.group_by(key_columns, use_threads=False).aggregate(list(requests.values()))
+    if as_they_are:
+        arrays = [_one_array(grouped.column(name)) for name in key_columns[: len(keys)]]
+    else:
+        first = _one_array(grouped.column("row_min"))
+        arrays = [column.take(first) for _, column in keys]
+    arrays += [read(grouped) for read in readers]
     fields = [field for field, _ in keys]
     fields += [pa.field(slot.name, slot.type, slot.fold not in ("count", "add")) for slot, _ in folds]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
@@ -226,12 +277,10 @@ def _groupable(column: pa.Array) -> pa.Array:
 Prepared = tuple[pa.Array, str, Any, Callable[[pa.Array, _Slot], pa.Array]]
 
 
-def _fold(slot: _Slot, values: Any, rows: int) -> Prepared:
+def _fold(slot: _Slot, values: Any) -> Prepared:
     """How a slot's values go into Arrow's hash aggregation, and how they come out of it."""
     if slot.fold == "count":
-        counted = pa.repeat(pa.scalar(True), rows) if values is None else values
-        counted = pc.is_valid(counted) if counted.null_count else pa.repeat(pa.scalar(True), rows)
-        return counted, "sum", pc.ScalarAggregateOptions(min_count=0), _as_slot
+        return pc.is_valid(values), "sum", pc.ScalarAggregateOptions(min_count=0), _as_slot
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if slot.fold == "add":

@@ -28,7 +28,7 @@ from penstock.expr.resolve import resolve
 from penstock.expr.rowwise import Evaluated, either
 from penstock.expr.udf import call_udf
 
-__all__ = ["Evaluated", "compile", "evaluate", "node_of"]
+__all__ = ["Evaluated", "Evaluator", "compile", "evaluate", "node_of"]
 
 Compiled = Callable[[pa.RecordBatch], Evaluated]
 
@@ -41,6 +41,27 @@ def evaluate(expr: Any, batch: pa.RecordBatch) -> Evaluated:
     [2, 3]
     """
     return compile(expr, batch.schema)(batch)
+
+
+class Evaluator:
+    """`evaluate` for a stream of batches: compiled for the schema they have, and again when that changes.
+
+    >>> from penstock.expr import col
+    >>> double = Evaluator(col("n") * 2)
+    >>> [double(pa.record_batch({"n": n})).values.to_pylist() for n in ([1, 2], [1.5])]
+    [[2, 4], [3.0]]
+    """
+
+    def __init__(self, expr: Any) -> None:
+        self._expr = expr
+        self._schema: pa.Schema | None = None
+        self._run: Compiled | None = None
+
+    def __call__(self, batch: pa.RecordBatch) -> Evaluated:
+        """The value for each row."""
+        if self._run is None or not batch.schema.equals(self._schema):
+            self._schema, self._run = batch.schema, compile(self._expr, batch.schema)
+        return self._run(batch)
 
 
 def compile(expr: Any, schema: pa.Schema) -> Compiled:

@@ -67,17 +67,19 @@ class KeyedAggregate(Operator):
         self._names = [f.name for f in by]
 
     def _fold(self, rows: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Bring the state up to date with rows of accumulators; return the merged rows and the keys that are new."""
+        """Bring the state up to date with rows of accumulators; return the merged rows and the keys that are new.
+
+        A key stands in at most one row: both ways in which accumulators are made group by key. So old and new rows meet pairwise,
+        and hashes are needed only for keys that the table does not have at hand.
+        """
         state_keys = canonical_keys(rows, keys)
-        hashes = hash_keys(state_keys.select(self._names))
+        found, old = self._table.get_many(state_keys)
+        assert self._table.distinct(state_keys), "rows of accumulators have one row per key"
         fields = [f.name for f in self._accumulators.fields]
-        found, values = self._table.get_many(state_keys, hashes)
-        old = pa.RecordBatch.from_arrays([*state_keys.columns, *values.columns], names=[*keys, *fields])
-        new = pa.RecordBatch.from_arrays([*state_keys.columns, *(rows.column(f) for f in fields)], names=[*keys, *fields])
-        merged = self._accumulators.merge([keep(old, found), new], keys)
-        merged_keys = merged.select(list(keys))
-        self._table.put_many(merged_keys, merged.select(fields), hash_keys(merged_keys.select(self._names)))
-        return merged, keep(state_keys, ~found)
+        merged = self._accumulators.combine(old, found, rows.select(fields))
+        self._table.put_many(state_keys, merged)
+        whole = pa.RecordBatch.from_arrays([*state_keys.columns, *merged.columns], names=[*keys, *fields])
+        return whole, keep(state_keys, ~found)
 
     def _accumulated(self, batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, list[int]]:
         """Rows as accumulators, and the numbers of the rows that failed. Partial rows are accumulators already."""
@@ -140,8 +142,7 @@ class WindowAggregate(KeyedAggregate):
         yield from self._errors.letters(windowed, bad, FAILED, origin)
         if rows.num_rows:
             fresh = self._fold(rows, self._keys)[1]
-            ends = fresh.column(WINDOW_COLUMN).to_numpy() + (self._shape.size - 1)
-            self._timers.add(ends, fresh, hash_keys(fresh.select(self._names)))
+            self._timers.add(fresh.column(WINDOW_COLUMN).to_numpy() + (self._shape.size - 1), fresh)
 
     def _set_aside(self, batch: pa.RecordBatch, late: np.ndarray[Any, np.dtype[np.bool_]]) -> Iterator[Out]:
         rows = keep(batch, late)
@@ -151,6 +152,8 @@ class WindowAggregate(KeyedAggregate):
 
     def _late(self, rows: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
         ends = rows.column(WINDOW_COLUMN).to_numpy() + (self._shape.size - 1)
+        if not len(ends) or ends.min() > self._timers.floor_max:  # as almost always: no need to know whose floor is where
+            return np.zeros(len(ends), np.bool_)
         groups = groups_of(hash_keys(canonical_keys(rows, self._names)), self._max_parallelism)
         late: np.ndarray[Any, np.dtype[np.bool_]] = ends <= self._timers.floor_of(groups)
         return late
@@ -159,11 +162,10 @@ class WindowAggregate(KeyedAggregate):
         """Fire the windows that have ended."""
         for due in self._timers.due(time):
             keys = due.select(self._keys)
-            hashes = hash_keys(keys.select(self._names))
-            found, values = self._table.get_many(keys, hashes)
+            found, values = self._table.get_many(keys)
             assert found.all(), "an open window has a timer and a row of state"
             merged = pa.RecordBatch.from_arrays([*keys.columns, *values.columns], names=[*self._keys, *values.schema.names])
-            self._table.delete_many(keys, hashes)
+            self._table.delete_many(keys)
             yield MAIN, self._rows(merged)
         self._timers.advance(time)
 

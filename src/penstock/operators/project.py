@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.expr import Evaluated, Expr, evaluate
+from penstock.expr import Evaluated, Evaluator, Expr
 from penstock.operators.operator import MAIN, Errors, Operator, Origin, Out, keep
 
 
@@ -21,11 +21,12 @@ class Project(Operator):
 
     def __init__(self, name: str, columns: Sequence[tuple[str, Expr]], fields: Sequence[pa.Field], errors: Errors) -> None:
         super().__init__(name)
-        self._columns, self._fields, self._errors = tuple(columns), tuple(fields), errors
+        self._columns = [(name, Evaluator(expr)) for name, expr in columns]
+        self._fields, self._errors = tuple(fields), errors
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Evaluate; set failing rows aside."""
-        results = [evaluate(expr, batch) for _, expr in self._columns]
+        results = [evaluate(batch) for _, evaluate in self._columns]
         bad = failing(results, batch.num_rows)
         made = {name for name, _ in self._columns}
         hidden = [name for name in batch.schema.names if name.startswith("__") and name not in made]
@@ -46,11 +47,11 @@ class Filter(Operator):
 
     def __init__(self, name: str, condition: Expr, errors: Errors) -> None:
         super().__init__(name)
-        self._condition, self._errors = condition, errors
+        self._condition, self._errors = Evaluator(condition), errors
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Evaluate and filter."""
-        result = evaluate(self._condition, batch)
+        result = self._condition(batch)
         bad = failing([result], batch.num_rows)
         if bad is not None:
             rows = np.flatnonzero(bad)
@@ -63,11 +64,11 @@ class Split(Operator):
 
     def __init__(self, name: str, conditions: Sequence[tuple[str, Expr]], errors: Errors) -> None:
         super().__init__(name)
-        self._conditions, self._errors = tuple(conditions), errors
+        self._conditions, self._errors = [(tag, Evaluator(condition)) for tag, condition in conditions], errors
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Evaluate all, then deal the rows out."""
-        results = [evaluate(condition, batch) for _, condition in self._conditions]
+        results = [evaluate(batch) for _, evaluate in self._conditions]
         bad = failing(results, batch.num_rows)
         left = np.ones(batch.num_rows, dtype=bool)
         if bad is not None:

@@ -89,7 +89,7 @@ class TickQuery:
 
     def __init__(self, spark: Any, conductor: Conductor, stamp: Stamp) -> None:
         self._spark, self._name, self._tasks = spark, conductor.plan.name, conductor.parallelism
-        self._parent = conductor.job_dir / "spark"
+        self._parent, self._term = conductor.job_dir / "spark", stamp.term
         self._folder: Path = self._parent / f"{stamp.term}-{uuid.uuid4()}"
         self._query: Any = None
         self._batch = -1
@@ -98,7 +98,9 @@ class TickQuery:
         """Start the query in a session of its own."""
         from penstock.runners.spark.ticks import FORMAT, Ticks
 
-        shutil.rmtree(self._parent, ignore_errors=True)  # what a crash left: we hold the lock of the job
+        for left in self._parent.glob("*-*"):  # by a crash, of earlier terms and attempts: never of a successor
+            if int(left.name.partition("-")[0]) <= self._term:
+                shutil.rmtree(left, ignore_errors=True)
         session = quiet_session(self._spark)
         session.dataSource.register(Ticks)
         # The batch says no more than that it is time. Its rows would be these, read by a Python worker of their own at a

@@ -165,6 +165,11 @@ class KeyedTable:
         arrays = [column.take(slots, lost) for column in self._values]
         return found, batch_of(self._values_schema, arrays, len(slots))
 
+    def distinct(self, keys: pa.RecordBatch) -> bool:
+        """Whether no key occurs twice. Cheap for the keys that were asked for last."""
+        listed = self._ask(keys).list
+        return len(set(listed)) == len(listed)
+
     def put_many(self, keys: pa.RecordBatch, values: pa.RecordBatch, hashes: Hashes | None = None) -> None:
         """Set the values of keys; of a key that occurs twice the last row stays."""
         assert values.schema.types == self._values_schema.types, f"values are {values.schema}, not {self._values_schema}"

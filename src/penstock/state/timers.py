@@ -130,6 +130,11 @@ class TimerTable:
         """The floor of each group; NEVER if nothing has fired there."""
         return self._floors[groups - self.groups.start]
 
+    @property
+    def floor_max(self) -> int:
+        """The highest floor: what is due later has fired in no group."""
+        return int(self._floors.max())
+
     def add(self, due: Ints, keys: pa.RecordBatch, hashes: Hashes | None = None) -> None:
         """Set timers.
 
