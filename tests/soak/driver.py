@@ -74,7 +74,7 @@ def session(master: str, conf: dict[str, str]) -> Any:
         "spark.executor.extraJavaOptions": java,
         "spark.executor.memory": "512m",
         # So that a worker of a failed attempt is left to itself, and a stopped one lives to be woken.
-        "spark.python.task.killTimeout": "60s",
+        "spark.python.task.killTimeout": "10s",
     }
     if master.startswith("local-cluster"):
         own["spark.authenticate.secret"] = secrets.token_hex(16)  # made by Spark itself only within one process
@@ -113,7 +113,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--folder", type=Path, required=True)
     options.add_argument("--runner", choices=["continuous", "microbatch"], required=True)
-    options.add_argument("--master", default="local[4]")
+    options.add_argument("--master", default="local[8]")
     options.add_argument("--conf", action="append", default=[], help="key=value, for Spark")
     options.add_argument("--rate", type=float, default=RATE)
     options.add_argument("--seed", type=int, default=0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from dataclasses import asdict, dataclass, field
@@ -90,6 +91,7 @@ class Harness:
             self._finish()
         except SoakError as error:
             self._result.wrong.append(f"{error}; driver: {self._life.words()}" if self._lives else str(error))
+        finally:
             for life in self._lives:
                 self._put_down(life)
         self._result.took_s = time.monotonic() - began
@@ -112,6 +114,7 @@ class Harness:
             with suppressed():
                 os.kill(each.pid, signal.SIGKILL)
         life.process.wait(GONE_S)
+        shutil.rmtree(life.tmp, ignore_errors=True)
 
     # Steps.
 

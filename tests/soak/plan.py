@@ -17,7 +17,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-LOCAL, CLUSTER = "local[4]", "local-cluster[2,1,1024]"
+LOCAL, CLUSTER = "local[8]", "local-cluster[2,1,1024]"
 WORKER_POINTS = ("source.read", "barrier.aligned", "store.before", "store.after", "ack.before")
 DRIVER_POINTS = ("publish.before", "publish.after", "commit.before", "commit.after", "collect.before")
 RESTORE = "restore.before"

@@ -9,8 +9,10 @@ import argparse
 import random
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +74,8 @@ def judge(results: list[Result]) -> list[str]:
 def main(given: list[str] | None = None) -> int:
     """Run, and say what came of it."""
     wanted, began = arguments(given), time.monotonic()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that jobs are put down
     rng = random.Random(wanted.seed)
     folder = wanted.folder or Path(tempfile.mkdtemp(prefix="penstock-soak-"))
     folder.mkdir(parents=True, exist_ok=True)

@@ -501,7 +501,7 @@ class Coordinator:
         self._committing = None
         match event:
             case Committed():
-                self.pending.remove(commit)
+                self.pending = [pending for pending in self.pending if pending != commit]
             case CommitDelayed():
                 self._commit_at = now + self._settings.backoff
             case CommitFailed(epoch, sink, error):

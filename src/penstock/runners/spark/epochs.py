@@ -277,12 +277,12 @@ class EpochAttempts:
 
     def begin(self, stamp: Stamp, start: StartPoint) -> None:
         """Start a feed; tasks are made anew in every epoch."""
-        from pyspark import cloudpickle
+        from pyspark.serializers import CloudPickleSerializer
 
         conductor = self._conductor
         reach("restore.before", start.epoch)
         facts = Facts(conductor.plan, conductor.parallelism, stamp, conductor.job_dir)
-        self._broadcast = self._spark.sparkContext.broadcast((conductor.world.fresh_id(), cloudpickle.dumps(facts)))
+        self._broadcast = self._spark.sparkContext.broadcast((conductor.world.fresh_id(), CloudPickleSerializer().dumps(facts)))
         attempt = Attempt(conductor, stamp, start, self._make_feed(stamp), self._budget, self._broadcast, self._drained)
         self._attempt = attempt
         try:

@@ -23,7 +23,6 @@ stage twice for two readers. What travels between levels is frames, whatever the
 
 from __future__ import annotations
 
-import pickle
 import time
 import traceback
 from collections import defaultdict, deque
@@ -176,7 +175,9 @@ def facts_of(broadcast: Any) -> Facts:
     if token not in _facts:
         if len(_facts) >= 4:  # several jobs may share a worker
             del _facts[next(iter(_facts))]
-        _facts[token] = pickle.loads(data)
+        from pyspark.serializers import CloudPickleSerializer  # user functions travel by Spark's own means, and only so
+
+        _facts[token] = CloudPickleSerializer().loads(data)
     return _facts[token]
 
 
