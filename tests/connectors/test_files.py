@@ -238,6 +238,7 @@ def test_what_cannot_be_told_must_be_said(tmp_path: Path) -> None:
 def test_the_name_is_the_folders_or_the_files_own(tmp_path: Path) -> None:
     (tmp_path / "orders").mkdir()
     assert sources.files(tmp_path / "orders/*.json", schema=SCHEMA).name == "orders"
+    (tmp_path / "orders/campaigns.csv").touch()
     assert sources.files(tmp_path / "orders/campaigns.csv", schema=SCHEMA).name == "campaigns"
 
 
@@ -256,3 +257,12 @@ def test_parquet_files_must_have_the_columns_and_fitting_types(tmp_path: Path) -
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and so on")
     with pytest.raises(CorruptError, match="cannot be read as Parquet"):
         read(source)
+
+
+def test_a_path_without_anything_there_is_an_error_unless_it_is_watched(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is nothing at"):
+        sources.files(tmp_path / "later", format="json", schema="n bigint")
+    later = sources.files(tmp_path / "later", format="json", schema="n bigint", watch="10ms")
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "a.json").write_text('{"n": 1}\n')
+    assert [name for lane in range(4) for name in later.listing(lane)] == ["a.json"]

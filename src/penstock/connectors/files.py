@@ -121,6 +121,8 @@ def files(
     if format is not None and format not in FORMATS.values():
         raise ConfigError(f"format={format!r} is not known. Formats: json, csv, parquet")
     folder, pattern, default_name = _place(text)
+    if watch is None and not glob.has_magic(text) and not os.path.exists(text):
+        raise ConfigError(f'there is nothing at {text!r}. To wait for it: sources.files(..., watch="1s")')
     by_suffix = False
     if format is None:
         format = _format_of(pattern)
@@ -153,6 +155,8 @@ def _place(text: str) -> tuple[str, str, str]:
     path = Path(text).absolute()
     if path.is_dir():
         return str(path), "*", path.name
+    if not path.exists() and not path.suffix and not glob.has_magic(text):
+        return str(path), "*", path.name  # a folder that is not there yet
     if path.is_file() or not glob.has_magic(text):
         if path.suffix in COMPRESSED:
             raise _compressed(path.name)
