@@ -63,6 +63,16 @@ def test_no_clock_at_all_is_idle() -> None:
     assert (clocks.time, clocks.idle) == (TIME_MIN, True)
 
 
+def test_an_ended_clock_does_not_end_time_while_another_is_idle() -> None:
+    clocks = Minimum("ab")
+    clocks.advance("b", 5)
+    clocks.rest("b")
+    clocks.end("a")
+    assert (clocks.time, clocks.idle) == (TIME_MIN, True)
+    clocks.advance("b", 7)
+    assert (clocks.time, clocks.idle) == (7, False)
+
+
 def test_an_ended_clock_has_reached_the_end_of_time() -> None:
     clocks = Minimum("ab")
     clocks.end("a")
@@ -107,7 +117,8 @@ def test_every_short_history_agrees_with_the_rules() -> None:
                 changed = clocks.end(id) if what == "end" else clocks.advance(id, said)
                 times[id] = max(times[id], said)
                 idle.discard(id)
-            active = [times[i] for i in "ab" if i not in idle]
-            least = max(least, min(active, default=least))
-            assert (clocks.time, clocks.idle) == (least, not active), history
+            live = [times[i] for i in "ab" if i not in idle and times[i] < TIME_MAX]
+            over = all(time == TIME_MAX for time in times.values())
+            least = TIME_MAX if over else max(least, min(live, default=least))
+            assert (clocks.time, clocks.idle) == (least, not live and not over), history
             assert changed == ((clocks.time, clocks.idle) != before)

@@ -335,7 +335,6 @@ def test_a_silent_split_holds_time_back_until_it_is_idle_and_counts_again_once_i
     assert {split: s["idle"] for split, s in ack.splits["hand"].items()} == {"s0": True, "s1": False}
 
 
-@pytest.mark.xfail(strict=True, reason="protocol.watermarks: an ended clock counts as the end of time among idle ones")
 def test_an_ended_split_does_not_close_the_windows_of_an_idle_one() -> None:
     out, late = Collect("out"), Collect("late")
     rig = Rig(counting(out, late=late, splits=("s0", "s1")), parallelism=2)

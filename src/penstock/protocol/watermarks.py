@@ -6,7 +6,7 @@ Used for the channels of an edge, the inputs of an operator and the splits of a 
 2. An idle clock holds nobody back; it counts again as soon as it speaks.
 3. A clock that has not spoken yet holds the minimum where it is (it never lowers it).
 4. If all clocks are idle, or there is none, the minimum stays and `idle` is true (once settled).
-5. An ended clock has reached TIME_MAX.
+5. An ended clock holds nobody back. Only when all have ended is the minimum TIME_MAX: an idle one may still speak.
 """
 
 from __future__ import annotations
@@ -81,8 +81,11 @@ class Minimum(Generic[Id]):
     def settle(self) -> bool:
         """Bring the minimum up to date. True if it or idleness changed."""
         before = (self.time, self.idle)
-        active = [time for id, time in self._times.items() if id not in self._idle]
-        self.idle = not active
-        if active:
-            self.time = max(self.time, min(active))
+        live = [time for id, time in self._times.items() if id not in self._idle and time < TIME_MAX]
+        over = bool(self._times) and all(time == TIME_MAX for time in self._times.values())
+        self.idle = not live and not over
+        if live:
+            self.time = max(self.time, min(live))
+        elif over:
+            self.time = TIME_MAX
         return (self.time, self.idle) != before

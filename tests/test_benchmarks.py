@@ -1,0 +1,109 @@
+"""The benchmarks, at a size that takes seconds: they run, they verify what they count, and they would notice a wrong count."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as pen
+from benchmarks import latency, measure, peer, report, sampler, systems, workload
+from benchmarks.run import FILES, FULL, QUICK
+
+ROWS = 400_000
+
+
+def local() -> pen.Runner:
+    return pen.Local(parallelism=2, snapshot_every="50ms")
+
+
+def test_generated_ads_are_counted_right() -> None:
+    run = systems.run_penstock(local(), workload.generated(ROWS), ROWS)
+    assert run.verified, run.note
+    assert run.commits[-1][1] == ROWS
+    assert run.whole > 0
+    assert run.steady > 0
+
+
+def test_ads_in_files_are_counted_right(tmp_path: Path) -> None:
+    written = workload.write_json(tmp_path, 4, 2_000)
+    assert 230 <= written / 8_000 <= 260
+    run = systems.run_penstock(local(), workload.json_files(tmp_path), 8_000)
+    assert run.verified, run.note
+
+
+def test_a_wrong_count_is_noticed() -> None:
+    wanted = workload.expected(10_000)
+    assert measure.difference(wanted, wanted) == ""
+    key = next(iter(wanted))
+    assert "1 of" in measure.difference(wanted + Counter({key: 1}), wanted)
+    assert "1 of" in measure.difference(Counter({k: n for k, n in wanted.items() if k != key}), wanted)
+
+
+def test_the_expected_counts_do_not_depend_on_how_they_are_cut() -> None:
+    assert workload.expected(10_000) == workload.expected(10_000, chunk=777)
+
+
+def test_steady_leaves_out_the_first_fifth() -> None:
+    run = measure.Run(100, [(8.0, 10), (9.0, 20), (10.0, 60), (11.0, 100)], verified=True)
+    assert run.whole == pytest.approx(100 / 11)
+    assert run.steady == pytest.approx(80 / 2)
+
+
+def test_every_row_of_the_latency_case_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency, "WARM_S", 0)
+    found = latency.run(2_000, 1.0, tmp_path, local())
+    assert found["verified"], found["note"]
+    assert found["measured"] == 2_000
+    assert 0 <= found["p50_ms"] <= found["p99_ms"] <= found["p999_ms"] <= found["max_ms"]
+
+
+def test_a_recorder_knows_which_rows_were_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow as pa
+
+    monkeypatch.setattr(latency, "WARM_S", 0)
+    monkeypatch.setattr(latency.time, "time_ns", lambda: 10_000_000_000)
+    recorder = latency.Recorder(tmp_path, rate=latency.KEYS)  # a row per key and second
+    recorder.write_at = np.inf
+    recorder(pa.record_batch({"key": [3, 4], "n": [1, 2], "due": [9_000_000, 9_500_000]}))
+    recorder(pa.record_batch({"key": [3], "n": [3], "due": [9_900_000]}))
+    assert [late.tolist() for late in recorder.late] == [[1_000_000, 500_000, 1_500_000], [100_000, 1_100_000]]
+
+
+def test_the_document_names_command_commit_and_ratios() -> None:
+    run = {"rows": 10, "whole": 4e6, "steady": 6e6, "commits": 12, "verified": True, "note": "", "seconds": 1.0}
+    slow = {**run, "whole": 2e6, "steady": 2e6}
+    results: list[dict[str, Any]] = [
+        {"case": "files", "system": "continuous", **measure.summary([run])},
+        {"case": "files", "system": "structured-streaming", **measure.summary([slow])},
+    ]
+    text = report.markdown(results, command="python -m benchmarks.run", took_s=60)
+    assert "python -m benchmarks.run" in text
+    assert "commit" in text
+    assert "| Penstock Continuous | 4.00M | 6.00M | 2.00x | 3.00x | 12 | 1 | 0% |" in text
+
+
+def test_sizes_fit_what_the_peer_can_be_given() -> None:
+    for sizes in (FULL, QUICK):
+        assert sizes.generated_rows % (4 * peer.BATCHES) == 0
+        assert sizes.rows_per_file % 4 == 0
+    assert FILES % peer.FILES_PER_BATCH == 0
+    assert dataclasses.asdict(QUICK)["generated_rows"] < FULL.generated_rows
+
+
+def test_samples_are_summed_up(tmp_path: Path) -> None:
+    (tmp_path / "1.txt").write_text("a.main:1;b.work:2 3\na.main:1;b.rest:9 1\n")
+    text = sampler.report(tmp_path)
+    assert "75.0%  b.work:2" in text
+    assert "100.0%  a.main" in text
+
+
+@pytest.mark.spark
+def test_the_peer_counts_the_same_events(spark: Any) -> None:
+    run = peer.run_generated(spark, 20_000)
+    assert run.verified, run.note
+    assert len(run.commits) == peer.BATCHES
