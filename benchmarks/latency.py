@@ -1,8 +1,8 @@
 """How long a row takes from being due to being counted: a running count per key at a steady rate, snapshots every second.
 
 Row i is **due** at `start + i / rate`. The source hands out what is due and nothing earlier; if it is late, the row has been
-waiting, and that counts. The row is **counted** when the step after the aggregate, in the same task, sees the new count of its
-key. So reading, the exchange between processes, the keyed state, snapshots and every queue are in the figure; the commit, which
+waiting, and that counts. The row is **counted** when the sink's writer, in the same task as the aggregate, is given the new count of
+its key. So reading, the exchange between processes, the keyed state, snapshots and every queue are in the figure; the commit, which
 is once a second by choice, is not.
 
 Each row is measured. Row i has key `i % KEYS`; keys are even or odd, so are splits, and so the rows of a key come from one split
@@ -11,7 +11,9 @@ in order: a count that went from 7 to 9 says which two rows were counted, and wi
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,19 @@ import pyarrow as pa
 
 import penstock as pen
 from benchmarks.systems import PARALLELISM, session
-from penstock import col, count, sinks
-from penstock.connectors.connector import Chunk, Json, Reader, Source, SourceContext
+from penstock import col, count
+from penstock.connectors.connector import (
+    Chunk,
+    Committer,
+    Json,
+    Reader,
+    Sink,
+    SinkContext,
+    Source,
+    SourceContext,
+    Verdict,
+    Writer,
+)
 
 KEYS = 100
 SPLITS = 2
@@ -76,41 +89,61 @@ class PacedReader(Reader):
         return Chunk(pa.record_batch({"key": number % KEYS, "due": due_at}), self.position)
 
 
-class Recorder:
-    """After the aggregate: notes how long each newly counted row has been due, and passes the counts on."""
+@dataclass(frozen=True)
+class Record(Sink):
+    """Takes updates (key, n, due) and notes how late each newly counted row is: files of committed epochs, in microseconds."""
 
-    def __init__(self, folder: Path, rate: int) -> None:
-        self.folder, self.rate = folder, rate
-        self.counted: npt.NDArray[np.int64] | None = None  # by key, in this task
+    folder: Path
+    rate: int
+    name: str = "latency"
+    accepts: frozenset[str] = frozenset({"update"})
+
+    def writer(self, context: SinkContext) -> Writer:
+        return RecordWriter(self, context.uid)
+
+    def committer(self, context: SinkContext) -> Committer:
+        return RecordCommitter(self.folder)
+
+
+class RecordWriter(Writer):
+    """In the task that counts."""
+
+    def __init__(self, sink: Record, uid: str) -> None:
+        self.sink, self.uid = sink, uid
+        self.counted = np.zeros(KEYS, np.int64)
         self.late: list[npt.NDArray[np.float64]] = []
-        self.write_at = 0.0
 
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def write(self, batch: pa.RecordBatch) -> None:
         now_us = time.time_ns() / 1e3
-        if self.counted is None:
-            self.counted = np.zeros(KEYS, np.int64)
         key, total, newest = (batch.column(name).to_numpy() for name in ("key", "n", "due"))
         fresh = total - self.counted[key]
         self.counted[key] = total
-        # Row j of a key, counted back from its newest one.
-        back = np.concatenate([np.arange(n) for n in fresh.tolist()]) if len(fresh) else np.empty(0)
+        # The rows of a key that are new, counted back from its newest one: 0, 1, ... fresh - 1.
         which = np.repeat(np.arange(len(key)), fresh)
-        number = total[which] - 1 - back
-        due = newest[which] - back * KEYS * 1e6 / self.rate
-        self.late.append((now_us - due)[number * KEYS >= WARM_S * self.rate])
-        if time.monotonic() > self.write_at:
-            self.write_at = time.monotonic() + 1.0
-            self.write()
-        return batch
+        back = np.arange(len(which)) - np.repeat(np.cumsum(fresh) - fresh, fresh)
+        due = newest[which] - back * KEYS * 1e6 / self.sink.rate
+        warm = (total[which] - 1 - back) * KEYS < WARM_S * self.sink.rate
+        self.late.append(np.where(warm, np.nan, now_us - due))
 
-    def write(self) -> None:
-        """Append what was noted to this task's own file."""
-        with open(self.folder / f"{id(self)}.f64", "ab") as file:
-            np.concatenate(self.late).tofile(file)
+    def prepare(self, epoch: int) -> list[str]:
+        if not self.late:
+            return []
+        name = f"{self.uid}-{epoch}.f64"
+        np.concatenate(self.late).tofile(self.sink.folder / f".{name}")
         self.late = []
+        return [name]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self.folder, "rate": self.rate, "counted": None, "late": [], "write_at": 0.0}
+
+class RecordCommitter(Committer):
+    """Beside the coordinator: what is committed loses its dot."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def commit(self, epoch: int, committables: Sequence[Json], attempt: int) -> Verdict:
+        for name in committables:
+            os.replace(self.folder / f".{name}", self.folder / name)
+        return Verdict.DONE
 
 
 def running_count(rate: int, seconds: float, folder: Path) -> pen.Pipeline:
@@ -120,8 +153,7 @@ def running_count(rate: int, seconds: float, folder: Path) -> pen.Pipeline:
         .read(Paced(rate, seconds))
         .key_by("key")
         .aggregate(n=count(), due=col("due").max(), name="counts")
-        .map_batches(Recorder(folder, rate), schema="key bigint, n bigint, due bigint")
-        .write(sinks.memory("latency"))
+        .write(Record(folder, rate))
     )
 
 
@@ -129,20 +161,18 @@ def run(rate: int, seconds: float, folder: Path, runner: pen.Runner | None = Non
     """Run for `seconds`, and say how late rows were counted, in milliseconds."""
     if runner is None:
         runner = pen.Continuous(session(), parallelism=PARALLELISM, snapshot_every="1s")
-    sinks.memory("latency").clear()
     job = running_count(rate, seconds, folder).run(runner)
-    table = sinks.memory("latency", key="key").table()
-    rows = int(rate * seconds) // SPLITS * SPLITS
-    counted = 0 if table is None else int(np.sum(table.column("n").to_numpy()))
-    late = np.concatenate([np.fromfile(file) for file in sorted(folder.glob("*.f64"))]) / 1e3
+    counted = np.concatenate([np.fromfile(file) for file in sorted(folder.glob("[!.]*.f64"))])
+    late = counted[~np.isnan(counted)] / 1e3
     p50, p99, p999, worst = np.percentile(late, [50, 99, 99.9, 100]).round(2).tolist()
+    rows = int(rate * seconds) // SPLITS * SPLITS
     return {
         "rate": rate,
         "seconds": seconds,
         "measured": len(late),
         "commits": job.conductor.epochs_published,
-        "verified": counted == rows,
-        "note": "" if counted == rows else f"{counted} rows were counted instead of {rows}",
+        "verified": len(counted) == rows,
+        "note": "" if len(counted) == rows else f"{len(counted)} rows were counted instead of {rows}",
         "p50_ms": p50,
         "p99_ms": p99,
         "p999_ms": p999,

@@ -7,12 +7,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 import pytest
-
-import penstock as pen
 from benchmarks import latency, measure, peer, report, sampler, systems, workload
 from benchmarks.run import FILES, FULL, QUICK
+
+import penstock as pen
 
 ROWS = 400_000
 
@@ -62,16 +62,13 @@ def test_every_row_of_the_latency_case_is_measured_once(tmp_path: Path, monkeypa
     assert 0 <= found["p50_ms"] <= found["p99_ms"] <= found["p999_ms"] <= found["max_ms"]
 
 
-def test_a_recorder_knows_which_rows_were_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pyarrow as pa
-
+def test_a_writer_knows_which_rows_were_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latency, "WARM_S", 0)
     monkeypatch.setattr(latency.time, "time_ns", lambda: 10_000_000_000)
-    recorder = latency.Recorder(tmp_path, rate=latency.KEYS)  # a row per key and second
-    recorder.write_at = np.inf
-    recorder(pa.record_batch({"key": [3, 4], "n": [1, 2], "due": [9_000_000, 9_500_000]}))
-    recorder(pa.record_batch({"key": [3], "n": [3], "due": [9_900_000]}))
-    assert [late.tolist() for late in recorder.late] == [[1_000_000, 500_000, 1_500_000], [100_000, 1_100_000]]
+    writer = latency.RecordWriter(latency.Record(tmp_path, rate=latency.KEYS), "uid")  # a row per key and second
+    writer.write(pa.record_batch({"key": [3, 4], "n": [1, 2], "due": [9_000_000, 9_500_000]}))
+    writer.write(pa.record_batch({"key": [3], "n": [3], "due": [9_900_000]}))
+    assert [late.tolist() for late in writer.late] == [[1_000_000, 500_000, 1_500_000], [100_000, 1_100_000]]
 
 
 def test_the_document_names_command_commit_and_ratios() -> None:

@@ -237,3 +237,12 @@ class Host:
             self.inbox,
             self.now,
         )
+
+
+def manifest_of(publish: co.Publish, scope: Scope) -> Manifest:
+    acks = publish.acks
+    tasks = 2 + scope.targets
+    require(len(acks) == tasks, "cut", f"epoch {publish.epoch} has the parts of {sorted(acks)} only")
+    positions = tuple(acks[f"source {i}"].splits["in"][str(i)]["position"] for i in WORKERS)
+    states = tuple(acks[f"target {j}"].states["fold"] for j in range(scope.targets))
+    return Manifest(publish.epoch, positions, states, publish.pending, publish.finished)

@@ -69,6 +69,7 @@ from penstock.testing.parts import (
     Scope,
     Source,
     Target,
+    manifest_of,
     next_op,
     parse,
     require,
@@ -423,7 +424,7 @@ class World:
                 self.control = {w: (*m, Completed(epoch)) if w in self.targets else m for w, m in self.control.items()}
             case co.Publish():
                 assert host.claim is not None
-                host.calls += (Call("publish", (host.claim, _manifest(effect, self.scope).to_text())),)
+                host.calls += (Call("publish", (host.claim, manifest_of(effect, self.scope).to_text())),)
             case co.Commit():
                 assert host.commit is None, "one commit at a time"
                 host.commit = effect
@@ -683,15 +684,6 @@ def check_cut(truth: tuple[Manifest, ...]) -> None:
     require(folded == before, "cut", f"epoch {newest.epoch} has read {before} and its states hold {folded}")
     output = sorted(row for manifest in truth for row in manifest.fresh)
     require(output == before, "cut", f"epoch {newest.epoch} has read {before}, and the output up to it is {output}")
-
-
-def _manifest(publish: co.Publish, scope: Scope) -> Manifest:
-    acks = publish.acks
-    tasks = 2 + scope.targets
-    require(len(acks) == tasks, "cut", f"epoch {publish.epoch} has the parts of {sorted(acks)} only")
-    positions = tuple(acks[f"source {i}"].splits["in"][str(i)]["position"] for i in WORKERS)
-    states = tuple(acks[f"target {j}"].states["fold"] for j in range(scope.targets))
-    return Manifest(publish.epoch, positions, states, publish.pending, publish.finished)
 
 
 def _show(thing: object) -> str:
