@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import penstock as pen
+from benchmarks import sampler
 from benchmarks.systems import PARALLELISM, session
 from penstock import col, count
 from penstock.connectors.connector import (
@@ -109,6 +110,7 @@ class RecordWriter(Writer):
     """In the task that counts."""
 
     def __init__(self, sink: Record, uid: str) -> None:
+        sampler.start_if_wanted()
         self.sink, self.uid = sink, uid
         self.counted = np.zeros(KEYS, np.int64)
         self.late: list[npt.NDArray[np.float64]] = []

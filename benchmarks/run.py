@@ -41,8 +41,8 @@ class Sizes:
     timeout_s: float
 
 
-FULL = Sizes(generated_rows=60_000_000, rows_per_file=400_000, runs=3, latency_s=45, timeout_s=300)
-QUICK = Sizes(generated_rows=10_000_000, rows_per_file=50_000, runs=1, latency_s=12, timeout_s=90)
+FULL = Sizes(generated_rows=120_000_000, rows_per_file=400_000, runs=3, latency_s=45, timeout_s=300)
+QUICK = Sizes(generated_rows=20_000_000, rows_per_file=50_000, runs=1, latency_s=12, timeout_s=90)
 TINY = Sizes(generated_rows=100_000, rows_per_file=500, runs=1, latency_s=6, timeout_s=60)
 SIZES = {"full": FULL, "quick": QUICK, "tiny": TINY}
 

@@ -19,7 +19,7 @@ import pytest
 
 import penstock as pen
 from penstock import sinks, sources
-from penstock.errors import ConfigError, HeldError, JobError, NameError_, PlanError, RestoreError
+from penstock.errors import BadNameError, ConfigError, HeldError, JobError, PlanError, RestoreError
 
 SCHEMA = "n bigint not null, word string"
 
@@ -213,10 +213,10 @@ def test_storage_of_another_shape_of_the_same_pipeline_is_refused(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["../outside", "..", "a/../../b", "/etc"])
 def test_a_name_cannot_leave_the_storage(tmp_path: Path, name: str) -> None:
-    with pytest.raises(NameError_, match="cannot be the name of a pipeline"):
+    with pytest.raises(BadNameError, match="cannot be the name of a pipeline"):
         pen.Pipeline(name)
-    assert issubclass(NameError_, PlanError)
-    with pytest.raises(NameError_, match="cannot be the name of a step"):
+    assert issubclass(BadNameError, PlanError)
+    with pytest.raises(BadNameError, match="cannot be the name of a step"):
         counting(step=name)
     assert list(tmp_path.iterdir()) == []
 

@@ -33,7 +33,6 @@ MAY_IMPORT = {
     "api": {"plan", "expr", "connectors", "eventtime", "schema", "functions", "folding"},
     "runtime": {"operators", "plan", "protocol", "state", "connectors"},
     "runners": {"runtime", "checkpoints", "state", "connectors", "protocol", "plan", "eventtime", "api"},
-    "monitor": {"runners", "eventtime"},
     "testing": {
         "runners",
         "runtime",
@@ -47,8 +46,8 @@ MAY_IMPORT = {
         "sources",
         "sinks",
     },
-    "demo": {"api", "runners", "connectors", "expr", "eventtime", "sources", "sinks", "monitor"},
-    "cli": {"api", "runners", "monitor", "demo", "checkpoints", "eventtime"},
+    "demo": {"api", "runners", "connectors", "expr", "eventtime", "sources", "sinks"},
+    "cli": {"api", "runners", "demo", "checkpoints", "eventtime"},
 }
 
 PURE_BANNED = {"time", "random", "threading", "asyncio", "socket", "os", "logging", "numpy", "pyarrow", "pyspark", "secrets"}

@@ -15,7 +15,6 @@ The package, in the order data flows:
     state        what a task remembers
     checkpoints  where snapshots live
     runners      who drives the tasks: local, micro-batch, continuous, batch, simulated
-    monitor      what people see of a running job
     testing      what users test with, and what Penstock is tested with
 
 Importing this package loads neither pyspark nor a JVM; runners do so when they run.

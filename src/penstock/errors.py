@@ -7,13 +7,13 @@ in.
 from __future__ import annotations
 
 __all__ = [
+    "BadNameError",
     "ChannelError",
     "ConfigError",
     "CorruptError",
     "DecodeError",
     "HeldError",
     "JobError",
-    "NameError_",
     "PenstockError",
     "PlanError",
     "RestoreError",
@@ -87,5 +87,5 @@ class RowError(PenstockError):
     """One row cannot be processed; with on_error="dead-letter" it becomes a dead letter instead."""
 
 
-class NameError_(PlanError):
+class BadNameError(PlanError):
     """A name that cannot be a file name or an identity: what is allowed is in the message."""

@@ -10,7 +10,7 @@ import pytest
 import penstock as pen
 from penstock import sinks, sources
 from penstock.api import pipeline as pipeline_module
-from penstock.errors import ConfigError, NameError_, PlanError
+from penstock.errors import BadNameError, ConfigError, PlanError
 from runtime.rig import Collect, Hand, hand
 
 BAD_NAMES = ["../etc", "a/b", "/abs", "..", ".", "", ".hidden", "a b", "-x", "ümlaut", "x" * 129, "a\n", "a\x00b"]
@@ -25,7 +25,7 @@ def raised(build: Callable[[], Any]) -> PlanError:
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_the_name_of_a_pipeline_can_be_a_folder(name: str) -> None:
     error = raised(lambda: pen.Pipeline(name))
-    assert isinstance(error, NameError_)
+    assert isinstance(error, BadNameError)
     assert error.message == (
         f"{name!r} cannot be the name of a pipeline: letters, digits, '.', '_' and '-' are allowed,"
         " starting with a letter or digit, 128 at most"

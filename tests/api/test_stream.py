@@ -13,7 +13,7 @@ import pytest
 
 import penstock as pen
 from penstock import col, sinks, sources
-from penstock.errors import NameError_, PlanError
+from penstock.errors import BadNameError, PlanError
 from runtime.rig import Collect
 
 SCHEMA = "ad_id string, event_type string, n bigint, price double, flag boolean, at timestamp"
@@ -472,7 +472,7 @@ def test_the_name_of_a_step_can_be_a_file_name(name: str) -> None:
         lambda: timed().window(pen.tumbling("1s")).aggregate(n=pen.count(), name=name),
     ):
         error = raised(build)
-        assert isinstance(error, NameError_)
+        assert isinstance(error, BadNameError)
         assert f"{name!r} cannot be the name of a step" in error.message
         assert (error.where or "").startswith("test_stream.py:")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.checkpoints.storage import LocalStore, MemoryStore, OutcomeUnknown, Store, check_name, check_path, open_store
-from penstock.errors import ConfigError, NameError_, StorageError
+from penstock.errors import BadNameError, ConfigError, StorageError
 
 BAD_PATHS = [
     "", "/", "/etc/passwd", "..", "../x", "a/../b", "a/..", "./a", "a/.", "a//b", "a/", ".hidden", "a/.hidden",
@@ -229,7 +229,7 @@ def test_good_names_are_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "-a", "a/b", "a b", "a\n", "é", "a\0", "0" * 129, "../x", "<img onerror>"])
 def test_bad_names_are_refused_with_what_is_allowed(name: str) -> None:
-    with pytest.raises(NameError_, match=r"^pipeline name .*letters"):
+    with pytest.raises(BadNameError, match=r"^pipeline name .*letters"):
         check_name(name, "pipeline name")
 
 

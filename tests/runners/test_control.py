@@ -18,7 +18,7 @@ import pytest
 
 import penstock as pen
 from penstock import sinks, sources
-from penstock.errors import ConfigError, HeldError, JobError, NameError_, StorageError
+from penstock.errors import BadNameError, ConfigError, HeldError, JobError, StorageError
 from penstock.runners import control
 
 
@@ -319,7 +319,7 @@ time.sleep(60)
 
 def test_names_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
     for name in ("..", "../x", "a/b", "/etc", "a\0b", "", ".hidden", "%2e%2e", "．．"):
-        with pytest.raises(NameError_):
+        with pytest.raises(BadNameError):
             pen.attach(name, tmp_path)
 
 

@@ -27,6 +27,7 @@ from soak.source import SPLITS
 
 RECOVER_S = 180.0
 TAKEN_S = 90.0
+RESTORE_S = 15.0  # from a worker's death to the next attempt's first step
 BUSY_S = 0.1  # who has read within this time is at work
 
 
@@ -80,6 +81,7 @@ class Harness:
         (folder / "reads").mkdir(parents=True)
         self._reads = Reads(folder / "reads")
         self._fault = folder / "fault"
+        self._since = 0.0  # the last recovery: what runs now began to read before it, and strays of earlier attempts have ended
 
     def run(self) -> Result:
         """The whole life of the job."""
@@ -179,6 +181,12 @@ class Harness:
         Path(f"{self._fault}.new").write_text(json.dumps(wanted))
         os.rename(f"{self._fault}.new", self._fault)
 
+    def _is_taken(self, within_s: float) -> bool:
+        until = time.monotonic() + within_s
+        while not (taken := Path(f"{self._fault}.taken").exists()) and time.monotonic() < until:
+            time.sleep(0.01)
+        return taken
+
     def _taken(self, kind: str, point: str) -> Kill:
         """Wait until somebody has followed the order."""
         taken = Path(f"{self._fault}.taken")
@@ -198,11 +206,14 @@ class Harness:
         """A worker is lost, and on the way back another one, or the driver."""
         self._plan_fault(RESTORE)
         first = self._kill_worker()
+        while not self._is_taken(RESTORE_S):
+            self._recover(first)  # it had just finished its task, and nobody had to restore anything
+            first = self._kill_worker()
         second = self._taken(step.kind, RESTORE)
         if step.kind == "driver":
-            self._restart(second, first)
+            self._restart(first, second)
         else:
-            self._recover(second, first)
+            self._recover(first, second)
 
     def _restart(self, *kills: Kill) -> None:
         """The driver is dead; see its JVM dead too, and start again."""
@@ -259,14 +270,15 @@ class Harness:
         return f"{known[-1]['term']}/{known[-1]['attempt']}"
 
     def _recover(self, *kills: Kill) -> None:
-        for kill in kills[::-1]:  # the first one comes last here: it was delivered first
+        for kill in kills:
             self._await_recovery(kill)
+        for kill in kills:
             self._tell(kill)
 
     def _await_recovery(self, kill: Kill) -> None:
         line = wait_for(lambda: self._recovery(kill), RECOVER_S, f"a new epoch after {kill.kind} {kill.pid} ({kill.point})")
         kill.after, kill.recovered_s = f"{line['term']}/{line['attempt']}", line["at"] - kill.at
-        kill.replayed = self._reads.replayed(kill.at, line["at"])
+        kill.replayed = self._reads.replayed(kill.at, line["at"], self._since)
 
     def _recovery(self, kill: Kill) -> dict[str, Any] | None:
         """The status line that shows the first epoch published after a kill, if there is one."""
@@ -290,6 +302,7 @@ class Harness:
 
     def _tell(self, kill: Kill) -> None:
         self._result.kills.append(kill)
+        self._since = max(self._since, kill.at + kill.recovered_s)
         print(kill.line(), flush=True)
         with open(self._log, "a") as log:
             log.write(json.dumps(asdict(kill)) + "\n")
@@ -300,7 +313,7 @@ class Harness:
         """Let the input end, and compare."""
         self._fault.unlink(missing_ok=True)
         life, result = self._life, self._result
-        result.rows = self._reads.rows() + int(RATE) + self._rng.randrange(SPLITS)
+        result.rows = self._reads.rows(self._since) + int(RATE) + self._rng.randrange(SPLITS)
         (self._folder / "end.new").write_text(str(result.rows))
         os.rename(self._folder / "end.new", self._folder / "end")
         wait_for(lambda: not life.alive(), RECOVER_S, "the end of the job")

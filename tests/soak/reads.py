@@ -52,25 +52,22 @@ class Reads:
         self.look()
         return {note.pid for note in self.notes[-2000:] if note.at >= since}
 
-    def highest(self, before: float = float("inf")) -> dict[int, int]:
-        """How far each split was read by then."""
+    def highest(self, since: float = 0.0, before: float = float("inf")) -> dict[int, int]:
+        """How far each split was read in that time."""
         marks = dict.fromkeys(range(SPLITS), 0)
         for note in self.notes:
-            if note.at < before:
+            if since <= note.at < before:
                 marks[note.split] = max(marks[note.split], note.first + note.rows)
         return marks
 
-    def replayed(self, after: float, until: float) -> int:
-        """Rows read between the two moments that had been read before the first one."""
+    def replayed(self, after: float, until: float, since: float = 0.0) -> int:
+        """Rows read from `after` to `until` that had been read before, from `since` on."""
         self.look()
-        marks = self.highest(after)
-        return sum(
-            max(0, min(note.first + note.rows, marks[note.split]) - note.first)
-            for note in self.notes
-            if after <= note.at <= until
-        )
+        marks = self.highest(since, after)
+        again = [note for note in self.notes if after <= note.at <= until]
+        return sum(max(0, min(note.first + note.rows, marks[note.split]) - note.first) for note in again)
 
-    def rows(self) -> int:
-        """How many rows the input must have at least to hold all that was read."""
+    def rows(self, since: float = 0.0) -> int:
+        """How many rows the input must have at least to hold all that was read since then."""
         self.look()
-        return max(count * SPLITS + split for split, count in self.highest().items())
+        return max(count * SPLITS + split for split, count in self.highest(since).items())

@@ -89,6 +89,7 @@ def test_rows_replayed_are_those_read_before_the_kill(tmp_path: Path) -> None:
     reads = Reads(tmp_path, drivers={13})
     assert reads.replayed(3.0, 4.5) == 40
     assert reads.replayed(3.0, 9.0) == 70  # of 80 to 160 those below 150
+    assert reads.replayed(3.0, 9.0, since=2.5) == 0  # whoever was hit had read nothing
     assert reads.replayed(6.5, 9.0) == 0
 
 

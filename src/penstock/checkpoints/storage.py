@@ -31,7 +31,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from penstock.errors import ConfigError, NameError_, StorageError
+from penstock.errors import BadNameError, ConfigError, StorageError
 
 __all__ = [
     "LocalStore",
@@ -96,13 +96,13 @@ class Store(Protocol):
 
 
 def check_name(name: str, what: str) -> str:
-    """`name` if it can be a file name and an identity, else NameError_; `what` begins the message.
+    """`name` if it can be a file name and an identity, else BadNameError; `what` begins the message.
 
     >>> check_name("ad-counts", "pipeline name")
     'ad-counts'
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise NameError_(
+        raise BadNameError(
             f"{what} {_shown(name)} cannot be used: a name has 1 to 128 letters (A-Z, a-z), digits, '.', '_' "
             "or '-', "
             "and begins with a letter or digit"

@@ -122,16 +122,8 @@ class Accumulators:
 
         What `merge` does for rows whose keys are known to be equal pairwise: no grouping, so it costs little for few rows.
         """
-        arrays = []
-        for field, slot in zip(self.fields, (slot for step in self.steps for slot in step.slots), strict=True):
-            left, right = old.column(slot.name), new.column(slot.name)
-            fold = _MERGE[slot.fold]
-            pairwise = _PAIRWISE.get(fold) if _is_number(slot.type, fold) else None
-            try:
-                both = pairwise(left, right) if pairwise is not None else _combine_grouped(slot, left, right, found)
-                arrays.append(pc.coalesce(both, right, left) if both.null_count else both)
-            except pa.ArrowInvalid as error:
-                raise SumOverflow(f"{field.name}: the sum does not fit in {slot.type}") from error
+        slots = [slot for step in self.steps for slot in step.slots]
+        arrays = [_combine(slot, old.column(slot.name), new.column(slot.name), found) for slot in slots]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(self.fields))
 
     def finish(self, rows: pa.RecordBatch) -> list[pa.Array]:
@@ -147,22 +139,29 @@ _PAIRWISE: dict[str, Callable[[pa.Array, pa.Array], pa.Array]] = {
     "min": pc.min_element_wise,
     "max": pc.max_element_wise,
 }
-"""Null where either side is null for sums, and where both are for min and max."""
 
 
-def _is_number(kind: pa.DataType, fold: str) -> bool:
-    """Whether Arrow's own arithmetic on two columns of this type means the same as ours."""
-    # NaN and -0.0 have an order of their own here; decimals grow when they are added.
+def _combine(slot: _Slot, left: pa.Array, right: pa.Array, found: np.ndarray) -> pa.Array:
+    """Two columns of one slot as one, row by row; null stands for nothing yet."""
+    fold = _MERGE[slot.fold]
+    if not _is_plain(slot.type, fold):
+        # The general way: group by row number.
+        numbers = pa.array(np.concatenate([np.flatnonzero(found), np.arange(len(right))]))
+        values = pa.concat_arrays([left.filter(pa.array(found)), right])
+        folds = [(_Slot(slot.name, fold, slot.type), values)]
+        grouped = _group([(pa.field("row", pa.int64()), numbers)], folds, len(numbers))
+        return grouped.column(1).take(pc.sort_indices(grouped.column(0)))
+    try:
+        both = _PAIRWISE[fold](left, right)
+    except pa.ArrowInvalid as error:
+        raise SumOverflow(f"{slot.name}: the sum does not fit in {slot.type}") from error
+    return pc.coalesce(both, right, left) if both.null_count else both
+
+
+def _is_plain(kind: pa.DataType, fold: str) -> bool:
+    """Whether Arrow's own arithmetic on two columns of this type means what ours does."""
+    # It is not so for decimals, which grow when they are added, and for the order of NaN and -0.0.
     return pa.types.is_integer(kind) or (pa.types.is_floating(kind) and fold == "sum")
-
-
-def _combine_grouped(slot: _Slot, left: pa.Array, right: pa.Array, found: np.ndarray) -> pa.Array:
-    """The general way to combine two columns: group them by row number."""
-    numbers = pa.array(np.concatenate([np.flatnonzero(found), np.arange(len(right))]))
-    values = pa.concat_arrays([left.filter(pa.array(found)), right])
-    folds = [(_Slot(slot.name, _MERGE[slot.fold], slot.type), values)]
-    grouped = _group([(pa.field("row", pa.int64()), numbers)], folds, len(numbers))
-    return grouped.column(1).take(pc.sort_indices(grouped.column(0)))
 
 
 def _step(name: str, aggregate: Aggregate, schema: pa.Schema) -> _Step:

@@ -66,8 +66,8 @@ class KeyedAggregate(Operator):
         self._table, self._partial, self._max_parallelism = table, partial, max_parallelism
         self._names = [f.name for f in by]
 
-    def _fold(self, rows: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Bring the state up to date with rows of accumulators; return the merged rows and the keys that are new.
+    def _fold(self, rows: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, np.ndarray[Any, np.dtype[np.bool_]]]:
+        """Bring the state up to date with rows of accumulators; return the merged rows, and which of them the state had already.
 
         A key stands in at most one row: both ways in which accumulators are made group by key. So old and new rows meet pairwise,
         and hashes are needed only for keys that the table does not have at hand.
@@ -79,7 +79,7 @@ class KeyedAggregate(Operator):
         merged = self._accumulators.combine(old, found, rows.select(fields))
         self._table.put_many(state_keys, merged)
         whole = pa.RecordBatch.from_arrays([*state_keys.columns, *merged.columns], names=[*keys, *fields])
-        return whole, keep(state_keys, ~found)
+        return whole, found
 
     def _accumulated(self, batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, list[int]]:
         """Rows as accumulators, and the numbers of the rows that failed. Partial rows are accumulators already."""
@@ -141,8 +141,10 @@ class WindowAggregate(KeyedAggregate):
         rows, bad = self._accumulated(windowed, self._keys)
         yield from self._errors.letters(windowed, bad, FAILED, origin)
         if rows.num_rows:
-            fresh = self._fold(rows, self._keys)[1]
-            self._timers.add(fresh.column(WINDOW_COLUMN).to_numpy() + (self._shape.size - 1), fresh)
+            merged, found = self._fold(rows, self._keys)
+            if not found.all():
+                fresh = keep(merged.select(self._keys), ~found)
+                self._timers.add(fresh.column(WINDOW_COLUMN).to_numpy() + (self._shape.size - 1), fresh)
 
     def _set_aside(self, batch: pa.RecordBatch, late: np.ndarray[Any, np.dtype[np.bool_]]) -> Iterator[Out]:
         rows = keep(batch, late)

@@ -232,7 +232,8 @@ class ContinuousAttempts:
             seats.mapPartitions(functools.partial(run_partition, spec)).collect()
             server.fail("all workers are gone, and nobody asked them to")
         except RunnerError as error:
-            server.fail(str(error), fatal=True)
+            # There were enough when the job was started. On a cluster an executor was lost, and another may come.
+            server.fail(str(error), fatal=is_local(self._spark))
         except PenstockError as error:
             server.fail(str(error))
         except Exception as error:

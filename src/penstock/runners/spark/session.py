@@ -142,7 +142,7 @@ def check_session(spark: Any, *, slots: int, runner: str = "Continuous") -> None
             f"{runner} holds its slots as long as it runs, and this Spark gives and takes executors (dynamic allocation is on).\n"
             "  Start Spark with --conf spark.dynamicAllocation.enabled=false"
         )
-    have = slots_of(spark)
+    have = slots_in_time(spark, slots)
     if have < slots:
         raise RunnerError(too_few_slots(spark, slots, have, runner))
     strangers = sorted(hosts_of(spark) - own_hosts(spark))
@@ -168,6 +168,14 @@ def slots_of(spark: Any) -> int:
     context = spark.sparkContext._jsc.sc()
     # The scheduler's own count, the one its barrier check uses. Not public in Scala, but there since 2.4.
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
+def slots_in_time(spark: Any, wanted: int, *, within_s: float = SLOTS_WAIT_S) -> int:
+    """The same. Executors of a cluster that was just started come one by one, so there they are given some time."""
+    until = time.monotonic() + within_s
+    while (have := slots_of(spark)) < wanted and not is_local(spark) and time.monotonic() < until:
+        time.sleep(0.05)
+    return have
 
 
 def free_slots(spark: Any) -> int:

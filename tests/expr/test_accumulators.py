@@ -1,0 +1,74 @@
+"""`combine` is `merge` for rows that are known to belong together."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.expr import ROWS, Accumulators, SumOverflow, col, count
+
+SCHEMA = pa.schema(
+    {
+        "k": pa.int64(),
+        "n": pa.int64(),
+        "x": pa.float64(),
+        "d": pa.decimal128(10, 2),
+        "s": pa.string(),
+        "b": pa.bool_(),
+        "at": pa.timestamp("us", "UTC"),
+    }
+)
+KINDS = {"n": ("sum", "min", "max", "mean", "count"), "x": ("sum", "min", "max"), "d": ("sum", "min", "max", "mean")}
+KINDS |= {"s": ("min", "max", "count"), "at": ("min", "max")}
+ALL = [("rows", count()), *((f"{kind}_{name}", getattr(col(name), kind)()) for name, kinds in KINDS.items() for kind in kinds)]
+
+rows = st.lists(
+    st.fixed_dictionaries(
+        {
+            "k": st.integers(0, 5),
+            "n": st.one_of(st.none(), st.integers(-1000, 1000)),
+            "x": st.one_of(st.none(), st.sampled_from([math.nan, -0.0, 0.0, 1.5, -2.25])),
+            "d": st.one_of(st.none(), st.integers(-500, 500).map(lambda i: Decimal(i).scaleb(-2))),
+            "s": st.one_of(st.none(), st.sampled_from(["a", "b", "zz", ""])),
+            "b": st.none(),
+            "at": st.one_of(st.none(), st.integers(0, 9).map(lambda i: datetime(2026, 1, 1, i, tzinfo=UTC))),
+        }
+    ),
+    max_size=12,
+)
+
+
+def partial(found: list[dict[str, Any]], acc: Accumulators) -> pa.RecordBatch:
+    return acc.partial(pa.RecordBatch.from_pylist(found, schema=SCHEMA), ["k"])[0].drop_columns([ROWS])
+
+
+@given(rows, rows)
+def test_combining_row_by_row_is_merging_by_key(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> None:
+    acc = Accumulators(ALL, SCHEMA)
+    old, new = partial(before, acc), partial(now, acc)
+    places = {key: place for place, key in enumerate(old.column("k").to_pylist())}
+    found = np.array([key in places for key in new.column("k").to_pylist()], bool)
+    aligned = old.take(pa.array([places.get(key) for key in new.column("k").to_pylist()], pa.int64()))
+    fields = [field.name for field in acc.fields]
+    combined = acc.combine(aligned.select(fields), found, new.select(fields))
+    here = old.filter(pa.array([key in new.column("k").to_pylist() for key in places], pa.bool_()))
+    merged = acc.merge([here, new], ["k"])
+    order = {key: place for place, key in enumerate(merged.column("k").to_pylist())}
+    wanted = merged.take(pa.array([order[key] for key in new.column("k").to_pylist()], pa.int64())).select(fields)
+    assert repr(combined.to_pylist()) == repr(wanted.to_pylist())  # repr: NaN is NaN, and -0.0 is not 0.0
+    assert combined.schema.equals(pa.schema(acc.fields))
+
+
+def test_a_sum_that_does_not_fit_says_so() -> None:
+    acc = Accumulators([("total", col("n").sum())], SCHEMA)
+    half = pa.record_batch({"total.sum": pa.array([2**62])})
+    with pytest.raises(SumOverflow, match="total"):
+        acc.combine(half, np.array([True]), half)
