@@ -167,7 +167,7 @@ def test_a_wrong_file_is_one_message_that_names_the_line(text: str, message: str
             "the batch runner has no option --keep. It has: --parallelism, --storage",
         ),
         (["run", "one.py", "--runner", "local", "--restore", "nothing-here"], "there is no savepoint in"),
-        (["status", "../x", "--storage", "."], "cannot be used: a name has"),
+        (["status", "../x", "--storage", "."], "cannot be the name of a pipeline"),
         (["status", "x"], "where is the storage of 'x'?"),
         (["status", "x", "--storage", "s3://bucket"], "there is no store for 's3'"),
     ],

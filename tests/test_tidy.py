@@ -16,6 +16,7 @@ LEAVES = {"errors", "schema", "eventtime", "row", "functions", "folding"}
 
 MAY_IMPORT = {
     # package: what of ours it may import, besides `errors`
+    "names": set(),
     "schema": set(),
     "eventtime": set(),
     "row": {"schema"},
@@ -24,15 +25,15 @@ MAY_IMPORT = {
     "expr": {"schema", "eventtime"},
     "protocol": set(),
     "state": set(),
-    "connectors": {"schema", "eventtime"},
+    "connectors": {"schema", "eventtime", "names"},
     "sources": {"connectors"},
     "sinks": {"connectors"},
     "operators": {"expr", "state", "eventtime", "functions", "folding", "connectors"},
     "plan": {"expr", "connectors", "state", "eventtime", "functions", "folding"},
-    "checkpoints": {"protocol", "state"},
-    "api": {"plan", "expr", "connectors", "eventtime", "schema", "functions", "folding"},
+    "checkpoints": {"protocol", "state", "names"},
+    "api": {"plan", "names", "expr", "connectors", "eventtime", "schema", "functions", "folding"},
     "runtime": {"operators", "plan", "protocol", "state", "connectors"},
-    "runners": {"runtime", "checkpoints", "state", "connectors", "protocol", "plan", "eventtime", "api"},
+    "runners": {"runtime", "checkpoints", "state", "connectors", "protocol", "plan", "eventtime", "api", "names"},
     "testing": {
         "runners",
         "runtime",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.api.name import check_name
 from penstock.api.stream import Stream, at_line
 from penstock.api.where import user_line
 from penstock.connectors.connector import Source
 from penstock.errors import PlanError
+from penstock.names import check_name
 from penstock.plan import logical
 from penstock.plan.explain import explain_plan
 from penstock.plan.physical import PhysicalPlan, compile_plan
@@ -35,7 +35,7 @@ class Pipeline:
     """
 
     def __init__(self, name: str, *, on_error: str = "fail", max_parallelism: int = 128) -> None:
-        self.name = check_name(name, "a pipeline")
+        self.name = check_name(name, "a pipeline", where=user_line())
         if on_error not in ("fail", "dead-letter"):
             raise PlanError(f'on_error={on_error!r} is not known. Write "fail" or "dead-letter"', where=user_line())
         if not 1 <= max_parallelism <= 32768:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from penstock.api.name import check_name
 from penstock.api.where import user_line
 from penstock.connectors.connector import Sink
 from penstock.errors import PlanError
@@ -19,6 +18,7 @@ from penstock.eventtime import Tumbling, micros
 from penstock.expr import Aggregate, Expr, col, lit, parse, parse_aggregate
 from penstock.folding import ReduceFunction
 from penstock.functions import RowFunction
+from penstock.names import check_name
 from penstock.plan import logical
 from penstock.plan.explain import explain_node
 from penstock.schema import to_schema, visible
@@ -337,4 +337,4 @@ def need_name(name: str | None, verb: str, what: object, by: tuple[str, ...]) ->
             f'  Write: .{verb}({inside}, name="{suggestion}")',
             where=user_line(),
         )
-    return check_name(name, "a step")
+    return check_name(name, "a step", where=user_line())

@@ -37,7 +37,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.metadata
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
@@ -45,6 +44,7 @@ from typing import TypeAlias, TypeVar
 from penstock.checkpoints.envelope import Envelope, Fields, Json, canonical, seal, unseal
 from penstock.checkpoints.storage import check_path
 from penstock.errors import CorruptError, StorageError
+from penstock.names import NAME
 
 __all__ = [
     "FieldEntry",
@@ -68,8 +68,6 @@ PARALLELISM_MAX = 1 << 15
 
 Range: TypeAlias = tuple[int, int, int]  # first key group, last key group, value
 T = TypeVar("T")
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @functools.cache
@@ -409,6 +407,6 @@ def _name(take: Fields, name: str) -> str:
 
 def _as_name(take: Fields, value: Json, where: str) -> str:
     text = take.as_text(value, where)
-    if not _NAME.fullmatch(text):
+    if not NAME.fullmatch(text):
         take.refuse(f"{where} is {text[:80]!r}, which is not a name")
     return text

@@ -37,8 +37,9 @@ import pyarrow as pa
 from penstock.checkpoints.envelope import Json
 from penstock.checkpoints.log import Log, Published
 from penstock.checkpoints.manifest import Manifest, decode_savepoint, encode_savepoint
-from penstock.checkpoints.storage import Store, check_name, is_temporary, open_store
+from penstock.checkpoints.storage import Store, is_temporary, open_store
 from penstock.errors import CorruptError, RestoreError, StorageError
+from penstock.names import check_name
 from penstock.protocol.terms import Claim
 from penstock.state import runs
 
@@ -63,7 +64,7 @@ class Repository:
     def __init__(self, store: Store, pipeline: str, *, keep: int = 3) -> None:
         assert keep >= 1, f"keep={keep}: the newest checkpoint must stay"
         self.store = store
-        self.pipeline = check_name(pipeline, "pipeline name")
+        self.pipeline = check_name(pipeline, "a pipeline")
         self.keep = keep
         self.log = Log(store)
         self._retained: list[Published] = []  # oldest first

@@ -31,20 +31,18 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from penstock.errors import BadNameError, ConfigError, StorageError
+from penstock.errors import ConfigError, StorageError
 
 __all__ = [
     "LocalStore",
     "MemoryStore",
     "OutcomeUnknown",
     "Store",
-    "check_name",
     "check_path",
     "is_temporary",
     "open_store",
 ]
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]{0,199}")  # "." and ".." begin with a dot, so they never match
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")  # two letters or more: "C:" is not a scheme
 
@@ -93,21 +91,6 @@ class Store(Protocol):
 
     def probe(self) -> None:
         """Try everything once, and raise StorageError saying what does not work here."""
-
-
-def check_name(name: str, what: str) -> str:
-    """`name` if it can be a file name and an identity, else BadNameError; `what` begins the message.
-
-    >>> check_name("ad-counts", "pipeline name")
-    'ad-counts'
-    """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise BadNameError(
-            f"{what} {_shown(name)} cannot be used: a name has 1 to 128 letters (A-Z, a-z), digits, '.', '_' "
-            "or '-', "
-            "and begins with a letter or digit"
-        )
-    return name
 
 
 def check_path(path: str) -> str:

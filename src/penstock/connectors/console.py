@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.connectors.connector import Committer, Sink, SinkContext, Writer
-from penstock.connectors.durable import check_name
 from penstock.connectors.staged import StagedCommitter, StagedWriter
 from penstock.errors import ConfigError
+from penstock.names import check_name
 
 __all__ = ["ConsoleSink", "console"]
 
@@ -43,7 +43,7 @@ def console(*, rows: int = 20, name: str = "console") -> ConsoleSink:
     """See `penstock.sinks.console`."""
     if rows < 1:
         raise ConfigError(f"rows={rows}: expected how many rows of an epoch to show, at least 1")
-    return ConsoleSink(check_name(name, "sink name"), rows)
+    return ConsoleSink(check_name(name, "a sink"), rows)
 
 
 class _ConsoleCommitter(StagedCommitter):

@@ -12,26 +12,11 @@ from __future__ import annotations
 
 import io
 import os
-import re
 from pathlib import Path
 
 import xxhash
 
-from penstock.errors import ConfigError
-
-__all__ = ["Hashed", "check_name", "file_checksum", "make_dirs", "sync_dir", "write_file"]
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}")
-
-
-def check_name(name: str, what: str) -> str:
-    """`name`, if it can be part of a path on every system."""
-    if not NAME.fullmatch(name):
-        raise ConfigError(
-            f"{what} {name!r} becomes part of a file name, so it may have letters, digits, '.', '_', '=' and '-' only, "
-            f"up to 128 of them, and starts with a letter or digit."
-        )
-    return name
+__all__ = ["Hashed", "file_checksum", "make_dirs", "sync_dir", "write_file"]
 
 
 def sync_dir(path: Path) -> None:

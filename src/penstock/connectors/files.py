@@ -29,13 +29,13 @@ import xxhash
 
 from penstock.connectors.connector import Chunk, Json, Reader, Source, SourceContext
 from penstock.connectors.csvlines import CsvLines, header_names
-from penstock.connectors.durable import check_name
 from penstock.connectors.fileformat import FileReader, pick
 from penstock.connectors.jsonlines import JsonLines
 from penstock.connectors.lines import LineDecoder, LineFile
 from penstock.connectors.parquetfile import ParquetReader, file_schema
 from penstock.errors import ConfigError, RestoreError, StorageError
 from penstock.eventtime import micros
+from penstock.names import check_name
 from penstock.schema import to_schema
 
 __all__ = ["Files", "files"]
@@ -138,7 +138,7 @@ def files(
             f'Write: schema="user string not null, price double", or a dataclass'
         )
     return Files(
-        name=check_name(name or default_name, "source name"),
+        name=check_name(name or default_name, "a source"),
         schema=found,
         folder=folder,
         pattern=pattern,

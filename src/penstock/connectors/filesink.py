@@ -35,9 +35,10 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.connectors.connector import Committer, Json, Sink, SinkContext, Verdict, Writer
-from penstock.connectors.durable import check_name, make_dirs, sync_dir, write_file
+from penstock.connectors.durable import make_dirs, sync_dir, write_file
 from penstock.connectors.rowfile import FORMATS, RowFile, open_row_file
 from penstock.errors import ConfigError, CorruptError, StorageError
+from penstock.names import check_name
 
 __all__ = ["FileSink", "files"]
 
@@ -76,11 +77,11 @@ def files(path: str | os.PathLike[str], *, format: str = "parquet", roll: int = 
     if roll < 1:
         raise ConfigError(f"roll={roll}: expected the number of epochs in a directory, at least 1")
     absolute = Path(text).absolute()
-    return FileSink(check_name(name or absolute.name, "sink name"), str(absolute), format, roll)
+    return FileSink(check_name(name or absolute.name, "a sink"), str(absolute), format, roll)
 
 
 def _staging(sink: FileSink, context: SinkContext) -> Path:
-    return Path(sink.path, "_staging", check_name(context.lineage, "lineage"))
+    return Path(sink.path, "_staging", check_name(context.lineage, "a lineage"))
 
 
 class _FileWriter(Writer):
@@ -90,7 +91,7 @@ class _FileWriter(Writer):
         self._sink = sink
         self._context = context
         self._staging = _staging(sink, context)
-        self._open = self._staging / f"open-{check_name(context.uid, 'uid')}"
+        self._open = self._staging / f"open-{check_name(context.uid, 'a writer')}"
         self._file: RowFile | None = None
         self._part = ""
         self._count = 0

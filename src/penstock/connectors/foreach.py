@@ -16,8 +16,8 @@ import pyarrow as pa
 import xxhash
 
 from penstock.connectors.connector import Committer, Sink, SinkContext, Writer
-from penstock.connectors.durable import check_name
 from penstock.connectors.staged import StagedCommitter, StagedWriter
+from penstock.names import check_name
 
 __all__ = ["Epoch", "ForeachBatch", "foreach_batch"]
 
@@ -56,7 +56,7 @@ class ForeachBatch(Sink):
 def foreach_batch(call: Call, *, idempotent: bool = False, name: str | None = None) -> ForeachBatch:
     """See `penstock.sinks.foreach_batch`."""
     given = name or getattr(call, "__name__", "foreach_batch").strip("<>")
-    return ForeachBatch(check_name(given, "sink name"), call, "idempotent" if idempotent else "at-least-once")
+    return ForeachBatch(check_name(given, "a sink"), call, "idempotent" if idempotent else "at-least-once")
 
 
 class _Calls(StagedCommitter):

@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.connectors.connector import Began, Chunk, Json, Reader, Source, SourceContext
-from penstock.connectors.durable import check_name
 from penstock.errors import ConfigError
+from penstock.names import check_name
 from penstock.schema import to_schema
 
 __all__ = ["Generate", "Make", "generate"]
@@ -74,7 +74,7 @@ def generate(
         raise ConfigError(f"rows={rows}: expected 0 or more, or None for no end")
     if rate is not None and rate <= 0:
         raise ConfigError(f"rate={rate}: expected rows per second, or None for as fast as possible")
-    return Generate(check_name(name, "source name"), to_schema(schema), make, rows, rate, splits, seed)
+    return Generate(check_name(name, "a source"), to_schema(schema), make, rows, rate, splits, seed)
 
 
 class _GenerateReader(Reader):

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.connectors.connector import Chunk, Json, Reader, Source, SourceContext
-from penstock.connectors.durable import check_name
 from penstock.errors import ConfigError
+from penstock.names import check_name
 from penstock.schema import to_array, to_schema
 
 __all__ = ["Memory", "memory"]
@@ -65,7 +65,7 @@ def memory(
         table = _as(rows, found)
     else:
         table = _table_of(list(rows), schema)
-    return Memory(check_name(name, "source name"), table.schema, table, splits, batch)
+    return Memory(check_name(name, "a source"), table.schema, table, splits, batch)
 
 
 def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:

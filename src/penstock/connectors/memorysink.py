@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.connectors.connector import Committer, Sink, SinkContext, Writer
-from penstock.connectors.durable import check_name
 from penstock.connectors.staged import StagedCommitter, StagedWriter
+from penstock.names import check_name
 
 __all__ = ["MemorySink", "memory"]
 
@@ -76,7 +76,7 @@ class MemorySink(Sink):
 def memory(name: str = "memory", *, key: str | list[str] | None = None) -> MemorySink:
     """See `penstock.sinks.memory`."""
     keys = (key,) if isinstance(key, str) else tuple(key or ())
-    return MemorySink(check_name(name, "sink name"), keys)
+    return MemorySink(check_name(name, "a sink"), keys)
 
 
 class _MemoryCommitter(StagedCommitter):

@@ -25,9 +25,9 @@ import pyarrow as pa
 
 from penstock.connectors import journal as journals
 from penstock.connectors.connector import BadRecord, Chunk, Json, Reader, Source, SourceContext
-from penstock.connectors.durable import check_name
 from penstock.connectors.receiver import Receiver
 from penstock.errors import ConfigError, JobError
+from penstock.names import check_name
 
 __all__ = ["Socket", "SocketReceiver", "socket"]
 
@@ -84,7 +84,7 @@ def socket(host: str, port: int, *, journal: bool = True, connect_s: float = 10.
     """See `penstock.sources.socket`."""
     if not 0 < port < 65536:
         raise ConfigError(f"port={port}: expected 1 to 65535")
-    return Socket(check_name(name or f"{host}-{port}".strip("[]:"), "source name"), host, port, journal, connect_s)
+    return Socket(check_name(name or f"{host}-{port}".strip("[]:"), "a source"), host, port, journal, connect_s)
 
 
 class SocketReceiver(Receiver):

@@ -25,8 +25,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.connectors.connector import Committer, Json, SinkContext, Verdict, Writer
-from penstock.connectors.durable import Hashed, check_name, file_checksum, make_dirs, sync_dir, write_file
+from penstock.connectors.durable import Hashed, file_checksum, make_dirs, sync_dir, write_file
 from penstock.errors import CorruptError, StorageError
+from penstock.names import check_name
 
 __all__ = ["StagedCommitter", "StagedWriter"]
 
@@ -34,7 +35,7 @@ DELIVERED = "delivered.json"
 
 
 def _folder(context: SinkContext) -> Path:
-    return context.job_dir / "staging" / check_name(context.name, "sink name")
+    return context.job_dir / "staging" / check_name(context.name, "a sink")
 
 
 class StagedWriter(Writer):
@@ -43,7 +44,7 @@ class StagedWriter(Writer):
     def __init__(self, context: SinkContext) -> None:
         self._folder = _folder(context)
         self._schema = context.schema
-        self._uid = check_name(context.uid, "uid")
+        self._uid = check_name(context.uid, "a writer")
         self._count = 0
         self._file: Hashed | None = None
         self._stream: pa.ipc.RecordBatchStreamWriter | None = None

@@ -36,9 +36,10 @@ from typing import TYPE_CHECKING, Any
 from penstock import errors
 from penstock.checkpoints.log import Log
 from penstock.checkpoints.manifest import Manifest
-from penstock.checkpoints.storage import LocalStore, check_name, open_store
+from penstock.checkpoints.storage import LocalStore, open_store
 from penstock.errors import ConfigError, JobError, PenstockError
 from penstock.eventtime import micros, time_text
+from penstock.names import check_name
 from penstock.protocol import coordinator as c
 from penstock.runners.conductor import Status
 from penstock.runners.options import resolve
@@ -330,7 +331,7 @@ def attach(name: str, storage: str | Path | None = None) -> AttachedJob:
 
 def job_folder(name: str, storage: str | Path | None) -> Path:
     """Where the checkpoints of a job are. The name must be one: it becomes part of a path."""
-    check_name(name, "the pipeline name")
+    check_name(name, "a pipeline")
     chosen = resolve(name, {} if storage is None else {"storage": str(storage)}).storage
     if chosen is None:
         raise ConfigError(f"where is the storage of {name!r}? Give it (--storage, storage=), or set PENSTOCK_STORAGE")
