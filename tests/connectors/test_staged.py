@@ -15,7 +15,7 @@ from penstock import sinks
 from penstock.connectors import staged
 from penstock.connectors.connector import Json, Sink, SinkContext, Verdict
 from penstock.connectors.foreach import Epoch
-from penstock.errors import ConfigError, CorruptError, StorageError
+from penstock.errors import BadNameError, CorruptError, StorageError
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])
 
@@ -163,7 +163,7 @@ def test_what_a_sink_promises_is_said() -> None:
     assert sinks.console().describe() == "console, at-least-once"
     assert sinks.memory().kind == "transactional"
     assert pickle.loads(pickle.dumps(sinks.memory("x", key="a"))) == sinks.memory("x", key=["a"])
-    with pytest.raises(ConfigError, match="may have letters"):
+    with pytest.raises(BadNameError, match="cannot be the name of a sink"):
         sinks.memory("../x")
 
 
