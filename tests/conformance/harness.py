@@ -43,14 +43,20 @@ def run_chain(case: Case, legs: Sequence[Leg], make_runner: RunnerFactory, tmp: 
             gate.write_text(str(number))
         (folder / "opened.log").unlink(missing_ok=True)
         pipeline, sources = case.pipeline(out, folder, stops=len(legs))
-        job = pipeline.start(make_runner(leg.runner, parallelism=leg.parallelism, storage=str(storage)), restore=restore)
+        runner = make_runner(leg.runner, parallelism=leg.parallelism, storage=str(storage), last=last)
+        job = pipeline.start(runner, restore=restore)
         restore = "latest"
         before = job_start(job)
         if last:
             job.wait(timeout=f"{DEADLINE_S}s")
         else:
             wait_for_rows(job, sum(s.expected(number) for s in sources))
+            if leg.runner == "batch":
+                job.wait(timeout=f"{DEADLINE_S}s")  # it ends by itself, with what is there
             if leg.by == "savepoint":
+                if leg.runner == "batch":  # … so somebody else takes the savepoint of what it left
+                    again, _ = case.pipeline(out, folder, stops=len(legs))
+                    job = again.start(make_runner("local", parallelism=1, storage=str(storage), last=False))
                 savepoint = tmp / f"savepoint-{number}"
                 job.savepoint(savepoint)
                 job.cancel()

@@ -23,7 +23,7 @@ FULL = os.environ.get("PENSTOCK_CONFORMANCE") == "full"
 def make_runner(request: pytest.FixtureRequest) -> Any:
     """Makes runners by name; Spark starts with the first that needs it."""
 
-    def make(name: str, *, parallelism: int, storage: str) -> Any:
+    def make(name: str, *, parallelism: int, storage: str, last: bool) -> Any:
         common = {"parallelism": parallelism, "storage": storage, "snapshot_every": "200ms"}
         if name == "local":
             return pen.Local(**common)
@@ -34,7 +34,9 @@ def make_runner(request: pytest.FixtureRequest) -> Any:
 
         for module in (cases, source, data):
             cloudpickle.register_pickle_by_value(module)
-        return {"micro-batch": pen.MicroBatch, "continuous": pen.Continuous, "batch": pen.Batch}[name](spark, **common)
+        if name == "batch":
+            return pen.Batch(spark, parallelism=parallelism, storage=storage, finish=last)
+        return {"micro-batch": pen.MicroBatch, "continuous": pen.Continuous}[name](spark, **common)
 
     return make
 
