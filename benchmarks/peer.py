@@ -4,8 +4,8 @@ No Python touches a row: generated rows come from Spark's own `rate-micro-batch`
 compile to Java; files are read by Spark's JSON reader with the schema given. The campaign comes from a broadcast join.
 
 1. Update mode and `foreachBatch`: each batch hands the counts that changed to the driver, which keeps the last ones.
-2. Batches are as large as they can be while there are still ten of them; fewer and larger ones would be faster, for the price of
-   later results.
+2. There are twenty batches of generated rows, and ten of files: as many as epochs in the micro-batch runner. Fewer and larger
+   ones would be faster, for the price of later results.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ TITLES = {
     "files": "Ad counts, JSON files",
 }
 PEER = "structured-streaming"
+BUSY = 1.0
 
 INTRODUCTION = """\
 # Benchmarks
@@ -48,11 +49,14 @@ def headline(result: dict[str, Any]) -> str:
     return found + ("" if result["verified"] else f"  NOT VERIFIED: {result['note']}")
 
 
-def markdown(results: list[dict[str, Any]], *, command: str, took_s: float) -> str:
-    """The document."""
+def markdown(results: list[dict[str, Any]], *, command: str, took_s: float, load: float) -> str:
+    """The document. `load` is the load average before the start: a busy machine makes other figures."""
     about = circumstances()
     lines = [INTRODUCTION, f"    {command}", ""]
     lines.append(f"{about['date']}, commit {about['commit']}, {about['machine']}; the command took {took_s / 60:.1f} minutes.")
+    lines.append(
+        f"Load average before the start: {load:.1f}." + (" **The machine was busy with other work.**" if load > BUSY else "")
+    )
     for case, title in TITLES.items():
         found = [result for result in results if result["case"] == case]
         if found:

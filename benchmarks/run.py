@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -41,10 +42,9 @@ class Sizes:
     timeout_s: float
 
 
-FULL = Sizes(generated_rows=120_000_000, rows_per_file=400_000, runs=3, latency_s=45, timeout_s=300)
-QUICK = Sizes(generated_rows=20_000_000, rows_per_file=50_000, runs=1, latency_s=12, timeout_s=90)
-TINY = Sizes(generated_rows=100_000, rows_per_file=500, runs=1, latency_s=6, timeout_s=60)
-SIZES = {"full": FULL, "quick": QUICK, "tiny": TINY}
+FULL = Sizes(generated_rows=120_000_000, rows_per_file=400_000, runs=3, latency_s=45, timeout_s=600)
+QUICK = Sizes(generated_rows=20_000_000, rows_per_file=50_000, runs=1, latency_s=12, timeout_s=200)
+SIZES = {"full": FULL, "quick": QUICK}
 
 LATENCY_RATE = 50_000
 
@@ -65,17 +65,16 @@ def main() -> None:
         case, system, folder, out = args.child
         Path(out).write_text(json.dumps(one(case, system, SIZES[args.size], Path(folder))))
         return
-    began = time.monotonic()
+    began, load = time.monotonic(), os.getloadavg()[0]
     results = all_of(args.size, args.case or CASES, args.system)
-    text = report.markdown(
-        results, command=" ".join(["python -m benchmarks.run", *sys.argv[1:]]), took_s=time.monotonic() - began
-    )
+    command = " ".join(["python -m benchmarks.run", *sys.argv[1:]])
+    text = report.markdown(results, command=command, took_s=time.monotonic() - began, load=load)
     print(text)
     wrong = [f"{r['case']} {r['system']}: {r['note']}" for r in results if not r["verified"]]
     if wrong:
         sys.exit("not verified, so not published:\n  " + "\n  ".join(wrong))
     if args.size == "full" and not args.case and not args.system:
-        publish(results, text)
+        publish(results, text, load)
 
 
 def all_of(size: str, cases: tuple[str, ...] | list[str], systems: list[str] | None) -> list[dict[str, Any]]:
@@ -108,9 +107,9 @@ def child(case: str, system: str, size: str, folder: Path, scratch: Path) -> dic
     out = scratch / f"{case}-{system}.json"
     command = [sys.executable, "-m", "benchmarks.run", *(["--quick"] if size == "quick" else [])]
     began = time.monotonic()
-    subprocess.run(
-        [*command, "--child", case, system, str(folder), str(out)], check=True, timeout=SIZES[size].timeout_s, cwd=ROOT
-    )
+    command += ["--child", case, system, str(folder), str(out)]
+    quiet = {**os.environ, "PYTHONWARNINGS": "ignore::FutureWarning"}  # of Spark about pandas
+    subprocess.run(command, check=True, timeout=SIZES[size].timeout_s, cwd=ROOT, env=quiet)
     result: dict[str, Any] = json.loads(out.read_text())
     print(f"{case:10} {system:22} {report.headline(result)}  ({time.monotonic() - began:.0f} s)", flush=True)
     return {"case": case, "system": system, **result}
@@ -149,12 +148,14 @@ def warm_up(system: str, spark: Any, rows_per_file: int) -> None:
         systems.run_files(system, spark, Path(scratch), FILES * rows_per_file)
 
 
-def publish(results: list[dict[str, Any]], text: str) -> None:
+def publish(results: list[dict[str, Any]], text: str, load: float) -> None:
     """Write the figures where people look for them."""
     RESULTS.mkdir(exist_ok=True)
     for case in CASES:
         found = [result for result in results if result["case"] == case]
-        (RESULTS / f"{case}.json").write_text(json.dumps({**report.circumstances(), "results": found}, indent=2) + "\n")
+        (RESULTS / f"{case}.json").write_text(
+            json.dumps({**report.circumstances(), "load": load, "results": found}, indent=2) + "\n"
+        )
     (ROOT / "docs" / "benchmarks.md").write_text(text)
 
 

@@ -78,7 +78,7 @@ def test_the_document_names_command_commit_and_ratios() -> None:
         {"case": "files", "system": "continuous", **measure.summary([run])},
         {"case": "files", "system": "structured-streaming", **measure.summary([slow])},
     ]
-    text = report.markdown(results, command="python -m benchmarks.run", took_s=60)
+    text = report.markdown(results, command="python -m benchmarks.run", took_s=60, load=0.1)
     assert "python -m benchmarks.run" in text
     assert "commit" in text
     assert "| Penstock Continuous | 4.00M | 6.00M | 2.00x | 3.00x | 12 | 1 | 0% |" in text

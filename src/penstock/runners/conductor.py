@@ -531,11 +531,12 @@ class Conductor:
                 closing()
         if self._attempts is not None:
             self._attempts.close()
-        superseded = self.outcome is not None and self.outcome.outcome is c.Outcome.SUPERSEDED
-        if self._repository is not None and self.error is None and not self.cancelled and not superseded:
+        if self._repository is not None and self.error is None and not self.cancelled:
             with contextlib.suppress(PenstockError, OSError):
                 self._repository.sweep_all()
-                self._sweep_sinks(self._core.pending if self._core else ())
+                if self.outcome is not None and self.outcome.outcome in (c.Outcome.FINISHED, c.Outcome.STOPPED):
+                    # Only right after a publish of our own: names of staged rows do not tell ours from a successor's.
+                    self._sweep_sinks(self._core.pending if self._core else ())
         if self._temporary and not isinstance(self.error, HeldError):
             shutil.rmtree(self.job_dir, ignore_errors=True)
 
