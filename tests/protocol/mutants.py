@@ -78,7 +78,7 @@ MUTANTS = (
         "the least is the greatest",
         "time runs ahead of the slowest input and its rows are late",
         "penstock.protocol.watermarks:Minimum.settle",
-        (("min(active)", "max(active)"),),
+        (("min(live)", "max(live)"),),
         "plain",
         "time",
     ),
