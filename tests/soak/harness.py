@@ -8,6 +8,7 @@ Rows replayed by a kill: rows read between the kill and that epoch which somebod
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -20,7 +21,7 @@ from typing import Any
 
 from soak import inventory, oracle
 from soak.driver import NAME, RATE, RAW_EVERY
-from soak.life import GONE_S, Life, SoakError, suppressed, wait_for
+from soak.life import GONE_S, Life, SoakError, wait_for
 from soak.plan import RANDOM, RESTORE, JobPlan, Step
 from soak.reads import Reads
 from soak.source import SPLITS
@@ -81,7 +82,7 @@ class Harness:
         (folder / "reads").mkdir(parents=True)
         self._reads = Reads(folder / "reads")
         self._fault = folder / "fault"
-        self._since = 0.0  # the last recovery: what runs now began to read before it, and strays of earlier attempts have ended
+        self._since = 0.0  # the last recovery: strays of earlier attempts have ended, and what is read is read by one attempt
 
     def run(self) -> Result:
         """The whole life of the job."""
@@ -113,7 +114,7 @@ class Harness:
     def _put_down(self, life: Life) -> None:
         """Make an end, whatever state it is in."""
         for each in life.processes():
-            with suppressed():
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(each.pid, signal.SIGKILL)
         life.process.wait(GONE_S)
         shutil.rmtree(life.tmp, ignore_errors=True)
@@ -236,8 +237,7 @@ class Harness:
         if woken and self._plan.runner == "continuous":  # its driver is gone for it; a worker of micro-batches may be used again
             wait_for(lambda: inventory.process(pid) is None, GONE_S, f"the end of zombie {pid}")
             kill.note = "woken, and ended itself"
-        self._await_more(1)
-        self._tell(kill)
+        self._unharmed(kill)
 
     def _zombie_driver(self) -> None:
         """A driver stops, and its lock is lost as if it were on another machine; a second one takes over; the first wakes."""
@@ -255,7 +255,14 @@ class Harness:
             self._result.wrong.append(f"zombie driver {old.pid} says it finished")
         self._result.wrong += [f"after zombie driver {old.pid}: {left}" for left in old.bury(killed=False)]
         os.unlink(f"{lock}.lost")
-        self._await_more(1)
+        self._unharmed(kill)
+
+    def _unharmed(self, kill: Kill) -> None:
+        """A zombie has woken: the attempt that took over must go on as if nothing were."""
+        self._await_more(2)
+        now = f"{self._life.last['term']}/{self._life.last['attempt']}"
+        if now != kill.after:
+            self._result.wrong.append(f"{kill.kind} {kill.pid} did harm when it woke: {kill.after} became {now}")
         self._tell(kill)
 
     # Recovery.
@@ -302,7 +309,7 @@ class Harness:
 
     def _tell(self, kill: Kill) -> None:
         self._result.kills.append(kill)
-        self._since = max(self._since, kill.at + kill.recovered_s)
+        self._since = time.time()
         print(kill.line(), flush=True)
         with open(self._log, "a") as log:
             log.write(json.dumps(asdict(kill)) + "\n")
@@ -313,6 +320,7 @@ class Harness:
         """Let the input end, and compare."""
         self._fault.unlink(missing_ok=True)
         life, result = self._life, self._result
+        wait_for(lambda: self._reads.all_read(self._since), RECOVER_S, "rows of every split")
         result.rows = self._reads.rows(self._since) + int(RATE) + self._rng.randrange(SPLITS)
         (self._folder / "end.new").write_text(str(result.rows))
         os.rename(self._folder / "end.new", self._folder / "end")

@@ -29,7 +29,7 @@ class Process:
 
     @property
     def kind(self) -> str:
-        """executor, jvm, daemon or worker (a daemon's child), driver, or other."""
+        """executor, jvm (of a driver), python (a daemon of Spark, or its worker), driver, or other."""
         if "CoarseGrainedExecutorBackend" in self.command:
             return "executor"
         if "SparkSubmit" in self.command or "spark-submit" in self.command:

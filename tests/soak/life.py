@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -103,7 +104,7 @@ class Life:
         )
 
     def alive(self) -> bool:
-        """Whether the driver is there; SoakError with its last words if a living one was expected."""
+        """Whether the driver is there."""
         return self.process.poll() is None
 
     def processes(self) -> list[inventory.Process]:
@@ -132,7 +133,7 @@ class Life:
         """SIGKILL to the driver and its JVM, at once."""
         for pid in (self.pid, self._jvm):
             if pid is not None:
-                with suppressed():
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         self.process.wait(GONE_S)
         self._reader.join(GONE_S)
@@ -145,7 +146,7 @@ class Life:
         except SoakError:
             for each in self.processes():
                 left.append(f"process {each.pid} ({each.kind}): {each.command[:80]}")
-                with suppressed():
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(each.pid, signal.SIGKILL)
         open_now = {(address, port) for address, port, _ in inventory.listeners()}
         if left:
@@ -154,13 +155,3 @@ class Life:
         left += inventory.named_after({self.pid, self._jvm or self.pid})
         shutil.rmtree(self.tmp, ignore_errors=True)
         return left
-
-
-class suppressed:
-    """A process may be gone before its signal comes."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        return isinstance(error, ProcessLookupError)

@@ -60,6 +60,11 @@ class Reads:
                 marks[note.split] = max(marks[note.split], note.first + note.rows)
         return marks
 
+    def all_read(self, since: float) -> bool:
+        """Whether every split was read since then."""
+        self.look()
+        return all(self.highest(since).values())
+
     def replayed(self, after: float, until: float, since: float = 0.0) -> int:
         """Rows read from `after` to `until` that had been read before, from `since` on."""
         self.look()
