@@ -8,7 +8,7 @@ until then.
 1. Merging is associative and commutative, so results do not depend on how rows were batched (floats only up
    to rounding).
 2. An accumulator column is called after its result: "total.sum", "total.n".
-3. Output rows come in the order in which their keys first appear.
+3. The order of output rows is not promised.
 4. Integers are summed exactly: if a cheap bound shows that 64 bits suffice they are used, otherwise decimals
    are. A sum that does not fit its type raises `SumOverflow`. It is the sum of a batch, or of what was
    merged, that must fit, even if a later row would bring it back.
