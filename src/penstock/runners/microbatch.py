@@ -1,7 +1,7 @@
 """The micro-batch runner: Structured Streaming calls, and each call is an epoch.
 
-A query over ticks (`spark.ticks`) calls `foreachBatch`; the call waits until the coordinator wants an epoch, runs it as one
-Spark job (`spark.levels`) and returns once it is published. What is true is in our own log. Structured Streaming's checkpoint
+A query over a source that always has another batch calls `foreachBatch`; the call waits until the coordinator wants an epoch,
+runs it as one Spark job (`spark.levels`) and returns once it is published. What is true is in our own log. Structured Streaming's checkpoint
 is scratch: a new folder for each attempt, removed afterwards, and never read.
 """
 
@@ -96,15 +96,10 @@ class TickQuery:
 
     def start(self, serve: Serve) -> None:
         """Start the query in a session of its own."""
-        from penstock.runners.spark.ticks import FORMAT, Ticks
-
         for left in self._parent.glob("*-*"):  # by a crash, of earlier terms and attempts: never of a successor
             if int(left.name.partition("-")[0]) <= self._term:
                 shutil.rmtree(left, ignore_errors=True)
         session = quiet_session(self._spark)
-        session.dataSource.register(Ticks)
-        # The batch says no more than that it is time. Its rows would be these, read by a Python worker of their own at a
-        # quarter of what an empty epoch costs.
         rows = task_rows(session, self._tasks)
 
         def each(ticks: Any, batch: int) -> None:
@@ -113,7 +108,8 @@ class TickQuery:
             self._batch = batch
             serve(rows)
 
-        stream = session.readStream.format(FORMAT).option("tasks", self._tasks).load()
+        # Spark's own source that always has another batch. The batch says no more than that it is time: nobody reads its row.
+        stream = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         writer = stream.writeStream.queryName(self._name).foreachBatch(each).option("checkpointLocation", str(self._folder))
         self._query = writer.start()
 
