@@ -1,8 +1,8 @@
 """The micro-batch runner: Structured Streaming calls, and each call is an epoch.
 
 A query over a source that always has another batch calls `foreachBatch`; the call waits until the coordinator wants an epoch,
-runs it as one Spark job (`spark.levels`) and returns once it is published. What is true is in our own log. Structured Streaming's checkpoint
-is scratch: a new folder for each attempt, removed afterwards, and never read.
+runs it as one Spark job (`spark.levels`) and returns once it is published. What is true is in our own log. Structured
+Streaming's checkpoint is scratch: a new folder for each attempt, removed afterwards, and never read.
 """
 
 from __future__ import annotations
