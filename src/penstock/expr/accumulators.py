@@ -5,64 +5,72 @@ whose columns are accumulators; partial rows of equal keys **merge** into one, a
 grouping; and the result is read off the last one (**finish**). A mean, for example, is a sum and a count
 until then.
 
-1. Merging is associative and commutative, so results do not depend on how rows were batched (floats only up
-   to rounding).
+1. Merging is associative, so results do not depend on how rows were batched (floats only up to rounding, quantile
+   sketches up to their error). It is commutative too, except where order is the point: in first, last and collect,
+   what is merged first came first.
 2. An accumulator column is called after its result: "total.sum", "total.n".
 3. The order of output rows is not promised.
-4. Integers are summed exactly: if a cheap bound shows that 64 bits suffice they are used, otherwise decimals
-   are. A sum that does not fit its type raises `SumOverflow`. It is the sum of a batch, or of what was
-   merged, that must fit, even if a later row would bring it back.
-5. For min and max, NaN is the greatest number (as in Spark) and -0.0 is below 0.0, whatever order they come
-   in.
+4. Count, sum, min, max and mean are `folds`: Arrow does them in one pass. All else are `slots`, which get the rows of
+   each group.
+5. With `retract`, rows carry `__change`: +1 for a row that comes, -1 for one that is taken back. What is linear and
+   exact counts with signs (`signed`); all else keeps a `multiset`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.expr.aggregates import Aggregate, SumOverflow
+from penstock.expr.aggregates import Aggregate
+from penstock.expr.build import build
 from penstock.expr.evaluate import Evaluated, compile
-from penstock.expr.nodes import Case, Literal, Node
+from penstock.expr.folds import Folded, Slot, combine, merging
+from penstock.expr.grouping import group, group_and_list, keys_of, one_batch
+from penstock.expr.nodes import EVENT_TIME, Case, Literal, Node
 from penstock.expr.rowwise import either
+from penstock.expr.segments import Bools, pairs
+from penstock.expr.slots import Rows, Slots
+from penstock.expr.udaf import BadRows
 
-__all__ = ["ROWS", "Accumulators"]
+__all__ = ["CHANGE", "ROWS", "Accumulators"]
 
 ROWS = "__rows"
-"""The column with the number of input rows that a partial row stands for."""
+"""The column with the number of input rows that a partial row stands for; with `retract`, of those left."""
 
-_INT_SUM = pa.decimal128(38, 0)
-_BOUND = 2**63
-_NULL_IF_EMPTY = pc.ScalarAggregateOptions(min_count=1)
+CHANGE = "__change"
+"""The column that says whether a row comes (+1) or is taken back (-1)."""
 
-
-Keys = list[tuple[pa.Field, pa.Array]]
-
-
-@dataclass(frozen=True)
-class _Slot:
-    """One accumulator column: how rows are folded into it ("count", "sum", "min", "max") and its type."""
-
-    name: str
-    fold: str
-    type: pa.DataType
+_TRUE = Literal(True, pa.bool_())
 
 
 @dataclass(frozen=True)
 class _Step:
-    """One aggregate, ready to run: its result, what evaluates its input, and its slots."""
+    """One aggregate, ready to run: what evaluates its inputs, which rows count, and its accumulator columns."""
 
-    name: str
-    aggregate: Aggregate
-    result: pa.DataType
-    evaluate: Callable[[pa.RecordBatch], Evaluated] | None
-    slots: tuple[_Slot, ...]
+    evaluate: tuple[Callable[[pa.RecordBatch], Evaluated], ...]
+    counts: Callable[[pa.RecordBatch], Evaluated] | None
+    columns: Folded | Slots
+
+    @property
+    def names(self) -> list[str]:
+        return [field.name for field in self.columns.fields]
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """The inputs of one step, row by row, and where they count."""
+
+    values: list[pa.Array]
+    counts: pa.Array | None
+
+    def filter(self, good: pa.Array) -> _Inputs:
+        counts = None if self.counts is None else self.counts.filter(good)
+        return _Inputs([values.filter(good) for values in self.values], counts)
 
 
 class Accumulators:
@@ -74,286 +82,188 @@ class Accumulators:
     >>> partial, errors = acc.partial(batch, ["k"])
     >>> acc.finish(partial)[0].to_pylist()
     [4, 2]
+
+    Args:
+        schema: the columns of the rows, with `__time` if they have event time (`first` and `last` go by it).
+        retract: rows can be taken back; every batch has `__change`.
     """
 
-    def __init__(self, aggregates: Sequence[tuple[str, Aggregate]], schema: pa.Schema) -> None:
-        self.steps = [_step(name, aggregate, schema) for name, aggregate in aggregates]
+    def __init__(self, aggregates: Sequence[tuple[str, Aggregate]], schema: pa.Schema, *, retract: bool = False) -> None:
         self.results: list[pa.Field] = [aggregate.field(schema, name) for name, aggregate in aggregates]
-
-    @property
-    def fields(self) -> list[pa.Field]:
-        """All accumulator columns, in order. Counts are never null."""
-        return [pa.field(slot.name, slot.type, slot.fold != "count") for step in self.steps for slot in step.slots]
+        self.steps = [_step(name, aggregate, schema, retract) for name, aggregate in aggregates]
+        self.fields: list[pa.Field] = [field for step in self.steps for field in step.columns.fields]
+        self._rows = Slot(ROWS, "add" if retract else "count", pa.int64())
+        self._retract, self._timed = retract, EVENT_TIME in schema.names
+        self._listed = any(isinstance(step.columns, Slots) for step in self.steps)
 
     def partial(self, batch: pa.RecordBatch, key_names: Sequence[str]) -> tuple[pa.RecordBatch, np.ndarray | None]:
         """One row per distinct key: keys, accumulators and `__rows`; and which rows were left out as bad.
 
         A bad row counts nowhere: in no aggregate and not in `__rows`. The mask is None where no row is bad.
         """
-        inputs = [step.evaluate(batch) if step.evaluate is not None else None for step in self.steps]
-        errors: pa.Array | None = None
-        for found in inputs:
-            errors = either(errors, found.errors if found is not None else None)
-        keys = _keys(batch, key_names)
-        folds: list[tuple[_Slot, Any]] = []
-        for step, found in zip(self.steps, inputs, strict=True):
-            folds += [(slot, found.values if found is not None else None) for slot in step.slots]
-        folds.append((_Slot(ROWS, "count", pa.int64()), None))
-        if errors is None:
-            return _group(keys, folds, batch.num_rows), None
-        good = pc.invert(errors)
-        keys = [(field, column.filter(good)) for field, column in keys]
-        folds = [(slot, None if values is None else values.filter(good)) for slot, values in folds]
-        return _group(keys, folds, pc.sum(good).as_py() or 0), np.asarray(errors)
+        inputs, errors = [], None
+        for step in self.steps:
+            found = [evaluate(batch) for evaluate in step.evaluate]
+            counts = None if step.counts is None else step.counts(batch)
+            for one in found if counts is None else (*found, counts):
+                errors = either(errors, one.errors)
+            inputs.append(_Inputs([one.values for one in found], None if counts is None else counts.values))
+        if errors is None and not self._listed:
+            return self._partial(batch, key_names, inputs, None), None
+        bad = np.zeros(batch.num_rows, np.bool_) if errors is None else np.array(errors)
+        while True:
+            good = ~bad if bad.any() else None
+            try:
+                return self._partial(batch, key_names, inputs, good), bad if good is not None else None
+            except BadRows as found_bad:  # Each time some rows fewer, so it ends.
+                bad[np.flatnonzero(~bad)[found_bad.rows]] = True
 
     def merge(self, rows: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch], key_names: Sequence[str]) -> pa.RecordBatch:
         """One row per distinct key from rows of keys and accumulators, and of `__rows` if it is there."""
-        batch = _one_batch(rows)
-        slots = [slot for step in self.steps for slot in step.slots]
+        batch = one_batch(rows)
+        slots = [slot for step in self.steps if isinstance(step.columns, Folded) for slot in step.columns.slots]
         if ROWS in batch.schema.names:
-            slots.append(_Slot(ROWS, "count", pa.int64()))
-        keys = _keys(batch, key_names)
-        # Counts were counted; what is left is to add them.
-        folds = [(_Slot(slot.name, _MERGE[slot.fold], slot.type), batch.column(slot.name)) for slot in slots]
-        return _group(keys, folds, batch.num_rows)
+            slots.append(self._rows)
+        folds = [(merging(slot), batch.column(slot.name)) for slot in slots]
+        keys = keys_of(batch, key_names)
+        if not self._listed:
+            return group(keys, folds, batch.num_rows)
+        grouped, segments = group_and_list(keys, folds, batch.num_rows)
+        made = [
+            [] if isinstance(step.columns, Folded) else step.columns.merge(_columns(batch, step), segments) for step in self.steps
+        ]
+        return self._assembled(grouped, made, len(keys))
 
     def combine(self, old: pa.RecordBatch, found: np.ndarray, new: pa.RecordBatch) -> pa.RecordBatch:
         """Row i of `old` and row i of `new` become one; where `found` is False there is no old row.
 
         What `merge` does for rows whose keys are known to be equal pairwise: no grouping, so it costs little for few rows.
+        `__rows` is added up too where both have it.
         """
-        slots = [slot for step in self.steps for slot in step.slots]
-        arrays = [_combine(slot, old.column(slot.name), new.column(slot.name), found) for slot in slots]
+        segments = pairs(np.asarray(found, np.bool_)) if self._listed else None
+        arrays: list[pa.Array] = []
+        for step in self.steps:
+            left, right = _columns(old, step), _columns(new, step)
+            if isinstance(step.columns, Folded):
+                slots = zip(step.columns.slots, left, right, strict=True)
+                arrays += [_combined(slot, before, now, found) for slot, before, now in slots]
+            else:
+                assert segments is not None, "slots need segments"
+                both = [pa.concat_arrays(columns) for columns in zip(left, right, strict=True)]
+                arrays += step.columns.merge(both, segments)
+        fields = list(self.fields)
+        if ROWS in old.schema.names and ROWS in new.schema.names:
+            fields.append(self._rows.field)
+            arrays.append(_combined(self._rows, old.column(ROWS), new.column(ROWS), found))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    @property
+    def can_unmerge(self) -> bool:
+        """Whether what was merged can be taken apart again."""
+        return all(step.columns.can_unmerge for step in self.steps)
+
+    def unmerge(self, whole: pa.RecordBatch, part: pa.RecordBatch) -> pa.RecordBatch:
+        """What was merged with row i of `part` to give row i of `whole`."""
+        arrays = [a for step in self.steps for a in step.columns.unmerge(_columns(whole, step), _columns(part, step))]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(self.fields))
 
     def finish(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """The result columns of accumulator rows, in the order of the aggregates."""
-        return [_finish(step, [rows.column(slot.name) for slot in step.slots]) for step in self.steps]
+        return [step.columns.finish(_columns(rows, step)) for step in self.steps]
+
+    def check(self, merged: pa.RecordBatch) -> Bools:
+        """The rows from which more was taken back than had come: some count in them is negative.
+
+        That is legal in partial rows, where the row taken back may be in the state, and an error of the input after
+        they met the state. A `clamp` repairs such rows.
+        """
+        negative = np.zeros(merged.num_rows, np.bool_)
+        for step in self.steps:
+            negative |= step.columns.negative(_columns(merged, step))
+        if ROWS in merged.schema.names:
+            negative |= merged.column(ROWS).to_numpy() < 0
+        return negative
+
+    def clamp(self, merged: pa.RecordBatch) -> pa.RecordBatch:
+        """The same rows without what is negative: as if what was taken back but had never come were not taken back."""
+        columns = dict(zip(merged.schema.names, merged.columns))
+        for step in self.steps:
+            columns |= zip(step.names, step.columns.clamp(_columns(merged, step)))
+        if ROWS in columns:
+            columns[ROWS] = pc.max_element_wise(columns[ROWS], 0)
+        return pa.RecordBatch.from_arrays(list(columns.values()), schema=merged.schema)
+
+    def _partial(
+        self, batch: pa.RecordBatch, key_names: Sequence[str], inputs: list[_Inputs], good: Bools | None
+    ) -> pa.RecordBatch:
+        """The partial rows of the good rows."""
+        hidden = [CHANGE] * self._retract + [EVENT_TIME] * (self._timed and self._listed)
+        columns = {name: batch.column(name) for name in hidden}
+        keys, rows = keys_of(batch, key_names), batch.num_rows
+        if good is not None:
+            mask = pa.array(good)
+            rows = int(good.sum())
+            keys = [(field, column.filter(mask)) for field, column in keys]
+            inputs = [one.filter(mask) for one in inputs]
+            columns = {name: column.filter(mask) for name, column in columns.items()}
+        signs = columns[CHANGE].to_numpy().astype(np.int64) if self._retract else None
+        folds: list[tuple[Slot, Any]] = []
+        for step, one in zip(self.steps, inputs, strict=True):
+            if isinstance(step.columns, Folded):
+                values = one.values[0] if one.values else None
+                folds += zip(step.columns.slots, step.columns.inputs(values, signs), strict=True)
+        folds.append((self._rows, None if signs is None else pa.array(signs)))
+        if not self._listed:
+            return group(keys, folds, rows)
+        grouped, segments = group_and_list(keys, folds, rows)
+        made: list[list[pa.Array]] = []
+        for step, one in zip(self.steps, inputs, strict=True):
+            if isinstance(step.columns, Folded):
+                made.append([])
+                continue
+            counted = segments if one.counts is None else segments.known(one.counts)
+            made.append(step.columns.partial(Rows(one.values, counted, columns.get(EVENT_TIME), signs)))
+        return self._assembled(grouped, made, len(keys))
+
+    def _assembled(self, grouped: pa.RecordBatch, made: list[list[pa.Array]], keys: int) -> pa.RecordBatch:
+        """Keys, the columns of each step in turn, and `__rows`; those of folds were grouped, others are `made`."""
+        arrays, fields = grouped.columns[:keys], list(grouped.schema)[:keys]
+        for step, columns in zip(self.steps, made, strict=True):
+            arrays += columns or _columns(grouped, step)
+            fields += step.columns.fields
+        if ROWS in grouped.schema.names:
+            arrays.append(grouped.column(ROWS))
+            fields.append(self._rows.field)
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-_MERGE = {"count": "add", "add": "add", "sum": "sum", "min": "min", "max": "max"}
-
-_PAIRWISE: dict[str, Callable[[pa.Array, pa.Array], pa.Array]] = {
-    "add": pc.add_checked,
-    "sum": pc.add_checked,
-    "min": pc.min_element_wise,
-    "max": pc.max_element_wise,
-}
-
-
-def _combine(slot: _Slot, left: pa.Array, right: pa.Array, found: np.ndarray) -> pa.Array:
-    """Two columns of one slot as one, row by row; null stands for nothing yet."""
-    fold = _MERGE[slot.fold]
-    if not _is_plain(slot.type, fold):
-        # The general way: group by row number.
-        numbers = pa.array(np.concatenate([np.flatnonzero(found), np.arange(len(right))]))
-        values = pa.concat_arrays([left.filter(pa.array(found)), right])
-        folds = [(_Slot(slot.name, fold, slot.type), values)]
-        grouped = _group([(pa.field("row", pa.int64()), numbers)], folds, len(numbers))
-        return grouped.column(1).take(pc.sort_indices(grouped.column(0)))
-    try:
-        both = _PAIRWISE[fold](left, right)
-    except pa.ArrowInvalid as error:
-        raise SumOverflow(f"{slot.name}: the sum does not fit in {slot.type}") from error
-    return pc.coalesce(both, right, left) if both.null_count else both
+def _step(name: str, aggregate: Aggregate, schema: pa.Schema, retract: bool) -> _Step:
+    columns = build(name, aggregate, schema, retract=retract)
+    nodes = _filtered(aggregate)
+    # Null says that a row does not count, unless null may count itself.
+    aside = aggregate.where is not None and isinstance(columns, Slots)
+    counts = compile(Case(((aggregate.where, _TRUE),)), schema) if aside and aggregate.where is not None else None
+    return _Step(tuple(compile(node, schema) for node in nodes), counts, columns)
 
 
-def _is_plain(kind: pa.DataType, fold: str) -> bool:
-    """Whether Arrow's own arithmetic on two columns of this type means what ours does."""
-    # It is not so for decimals, which grow when they are added, and for the order of NaN and -0.0.
-    return pa.types.is_integer(kind) or (pa.types.is_floating(kind) and fold == "sum")
-
-
-def _step(name: str, aggregate: Aggregate, schema: pa.Schema) -> _Step:
-    result = aggregate.type(schema)
-    node = _filtered(aggregate)
-    return _Step(
-        name,
-        aggregate,
-        result,
-        None if node is None else compile(node, schema),
-        _slots(name, aggregate, schema),
-    )
-
-
-def _slots(name: str, aggregate: Aggregate, schema: pa.Schema) -> tuple[_Slot, ...]:
-    match aggregate.kind:
-        case "count":
-            return (_Slot(f"{name}.n", "count", pa.int64()),)
-        case "mean":
-            # A sum of integers is kept in decimals: a mean exists even where a 64-bit sum does not.
-            found = aggregate.input_type(schema)
-            scale = found.scale if pa.types.is_decimal(found) else 0
-            total = pa.float64() if pa.types.is_floating(found) else pa.decimal128(38, scale)
-            return (_Slot(f"{name}.sum", "sum", total), _Slot(f"{name}.n", "count", pa.int64()))
-        case _:
-            return (_Slot(f"{name}.{aggregate.kind}", aggregate.kind, aggregate.type(schema)),)
-
-
-def _filtered(aggregate: Aggregate) -> Node | None:
-    """The input as an expression that is null in rows that do not count."""
+def _filtered(aggregate: Aggregate) -> list[Node]:
+    """The inputs as expressions that are null, and never fail, in rows that do not count."""
     if aggregate.where is None:
-        return aggregate.input
-    value = aggregate.input if aggregate.input is not None else Literal(True, pa.bool_())
-    return Case(((aggregate.where, value),))
+        return list(aggregate.inputs)
+    return [Case(((aggregate.where, node),)) for node in aggregate.inputs or (_TRUE,)]
 
 
-def _one_batch(rows: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-    if isinstance(rows, pa.RecordBatch):
-        return rows
-    if isinstance(rows, pa.Table):
-        return pa.RecordBatch.from_arrays([_one_array(column) for column in rows.columns], schema=rows.schema)
-    batches = list(rows)
-    fields = [_common_field(field, batches) for field in batches[0].schema]
-    arrays = [pa.concat_arrays([batch.column(field.name) for batch in batches]) for field in fields]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+def _columns(batch: pa.RecordBatch, step: _Step) -> list[pa.Array]:
+    return [batch.column(name) for name in step.names]
 
 
-def _common_field(field: pa.Field, batches: Sequence[pa.RecordBatch]) -> pa.Field:
-    """Rows from state and rows from a batch may differ in what may be null, and in the order of columns."""
-    return field.with_nullable(any(batch.schema.field(field.name).nullable for batch in batches))
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    found = column.combine_chunks() if column.num_chunks else pa.nulls(0, column.type)
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
-
-
-def _keys(batch: pa.RecordBatch, names: Sequence[str]) -> Keys:
-    return [(batch.schema.field(name), batch.column(name)) for name in names]
-
-
-def _group(keys: Keys, folds: list[tuple[_Slot, Any]], rows: int) -> pa.RecordBatch:
-    """Group rows by `keys` and fold each slot's values within each group."""
-    key_columns = [f"key{index}" for index in range(len(keys))] or ["all"]
-    columns = [_groupable(column) for _, column in keys] or [pa.nulls(rows, pa.int8())]
-    names = list(key_columns)
-    requests: dict[str, tuple[Any, ...]] = {}
-    readers: list[Callable[[pa.Table], pa.Array]] = []
-    for index, (slot, values) in enumerate(folds):
-        if slot.fold == "count" and (values is None or not values.null_count):
-            requests["all"] = ([], "count_all")  # once, however many slots want it
-            readers.append(_reader("count_all", slot, _as_slot))
-            continue
-        prepared, function, options, read = _fold(slot, values)
-        names.append(f"in{index}")
-        columns.append(prepared)
-        requests[f"in{index}"] = (f"in{index}", function, options)
-        readers.append(_reader(f"in{index}_{function}", slot, read))
-    as_they_are = all(ours is theirs for ours, (_, theirs) in zip(columns, keys))
-    if not as_they_are:
-        names.append("row")
-        columns.append(pa.array(np.arange(rows)))
-        requests["row"] = ("row", "min")
-    table = pa.Table.from_arrays(columns, names=names)
-    grouped = table.group_by(key_columns, use_threads=False).aggregate(list(requests.values()))
-    if as_they_are:
-        arrays = [_one_array(grouped.column(name)) for name in key_columns[: len(keys)]]
-    else:
-        first = _one_array(grouped.column("row_min"))
-        arrays = [column.take(first) for _, column in keys]
-    arrays += [read(grouped) for read in readers]
-    fields = [field for field, _ in keys]
-    fields += [pa.field(slot.name, slot.type, slot.fold not in ("count", "add")) for slot, _ in folds]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def _reader(column: str, slot: _Slot, read: Callable[[pa.Array, _Slot], pa.Array]) -> Callable[[pa.Table], pa.Array]:
-    return lambda grouped: read(_one_array(grouped.column(column)), slot)
-
-
-def _groupable(column: pa.Array) -> pa.Array:
-    """A column Arrow can group by: nested values, which it cannot, stand as numbers of their texts."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if not pa.types.is_nested(column.type):
-        return column
-    return pa.array([None if value is None else repr(value) for value in column.to_pylist()], pa.string())
-
-
-Prepared = tuple[pa.Array, str, Any, Callable[[pa.Array, _Slot], pa.Array]]
-
-
-def _fold(slot: _Slot, values: Any) -> Prepared:
-    """How a slot's values go into Arrow's hash aggregation, and how they come out of it."""
-    if slot.fold == "count":
-        return pc.is_valid(values), "sum", pc.ScalarAggregateOptions(min_count=0), _as_slot
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    if slot.fold == "add":
-        return *_prepared_integers(values), pc.ScalarAggregateOptions(min_count=0), _fit_sum
-    if slot.fold in ("min", "max"):
-        return _sortable(values), slot.fold, _NULL_IF_EMPTY, _from_sortable
-    if pa.types.is_floating(slot.type):
-        return values.cast(pa.float64(), safe=False), "sum", _NULL_IF_EMPTY, _as_slot
-    if pa.types.is_integer(values.type):
-        return *_prepared_integers(values), _NULL_IF_EMPTY, _fit_sum
-    return (
-        values.cast(pa.decimal256(min(values.type.precision, 76), values.type.scale)),
-        "sum",
-        _NULL_IF_EMPTY,
-        _fit_sum,
-    )
-
-
-def _as_slot(found: pa.Array, slot: _Slot) -> pa.Array:
-    return found.cast(slot.type)
-
-
-def _prepared_integers(values: pa.Array) -> tuple[pa.Array, str]:
-    """Integers in the narrowest type in which their sum cannot leave 64 bits, or else as decimals."""
-    bounds = pc.min_max(values)
-    greatest = max(abs(bounds["min"].as_py() or 0), abs(bounds["max"].as_py() or 0))
-    if greatest * len(values) < _BOUND:
-        return values.cast(pa.int64()), "sum"
-    wide = values.cast(pa.decimal128(20, 0))
-    return wide.cast(_INT_SUM), "sum"
-
-
-def _fit_sum(found: pa.Array, slot: _Slot) -> pa.Array:
-    """A sum in its slot's type; `SumOverflow` where it does not fit."""
-    try:
-        if pa.types.is_decimal(slot.type) and pa.types.is_integer(found.type):
-            found = found.cast(pa.decimal128(19, 0))
-        return found.cast(slot.type)
-    except pa.ArrowInvalid as error:
-        raise SumOverflow(f"{slot.name}: the sum does not fit in {slot.type}") from error
-
-
-def _sortable(values: pa.Array) -> pa.Array:
-    """Values whose order Arrow knows: doubles become integers of the same order, with NaN on top."""
-    if pa.types.is_duration(values.type):
-        return values.cast(pa.int64())
-    if not pa.types.is_floating(values.type):
-        return values
-    doubles = pc.fill_null(values.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False)
-    bits = np.where(np.isnan(doubles), np.float64("nan"), doubles).view(np.int64)
-    ordered = pa.array(np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits))
-    return pc.if_else(pc.is_valid(values), ordered, pa.scalar(None, pa.int64()))
-
-
-def _from_sortable(found: pa.Array, slot: _Slot) -> pa.Array:
-    if not pa.types.is_floating(slot.type):
-        return found.cast(slot.type)
-    ordered = pc.fill_null(found, 0).to_numpy(zero_copy_only=False)
-    bits = np.where(ordered < 0, ordered ^ np.int64(2**63 - 1), ordered)
-    doubles = pa.array(bits.view(np.float64))
-    return pc.if_else(pc.is_valid(found), doubles, pa.scalar(None, pa.float64())).cast(slot.type, safe=False)
-
-
-def _finish(step: _Step, columns: list[pa.Array]) -> pa.Array:
-    if step.aggregate.kind != "mean":
-        return columns[0]
-    total, number = columns
-    if pa.types.is_floating(total.type):
-        return pc.divide(total, pc.if_else(pc.equal(number, 0), None, number).cast(pa.float64()))
-    pairs = zip(total.to_pylist(), number.to_pylist(), strict=True)
-    return pa.array([None if value is None else _mean(value, rows) for value, rows in pairs], pa.float64())
-
-
-def _mean(total: Decimal, rows: int) -> float:
-    """The nearest double to the exact mean."""
-    numerator, denominator = total.as_integer_ratio()
-    return numerator / (denominator * rows)
+def _combined(slot: Slot, left: pa.Array, right: pa.Array, found: np.ndarray) -> pa.Array:
+    """Two columns of one slot as one, row by row; null stands for nothing yet."""
+    both = combine(slot, left, right)
+    if both is not None:
+        return both
+    # The general way: group by row number.
+    numbers = pa.array(np.concatenate([np.flatnonzero(found), np.arange(len(right))]))
+    values = pa.concat_arrays([left.filter(pa.array(found)), right])
+    grouped = group([(pa.field("row", pa.int64()), numbers)], [(merging(slot), values)], len(numbers))
+    return grouped.column(1).take(pc.sort_indices(grouped.column(0)))

@@ -1,12 +1,13 @@
 """Aggregates: one value from many rows. This file says what each one is; `accumulators` computes them.
 
 An aggregate is a kind, an input expression, and optionally a condition that rows must meet to be counted at
-all. Nulls are as in SQL: they are skipped, and an aggregate of no value at all is null, except that a count
-is 0.
+all. Nulls are as in SQL: they are skipped, and an aggregate of no value at all is null, except that a count is 0 and
+a list is empty. `first` and `last` alone look at nulls, unless told to ignore them.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,14 +15,18 @@ import pyarrow as pa
 
 from penstock.errors import PlanError, RowError
 from penstock.expr.evaluate import node_of
-from penstock.expr.nodes import Call, Node, columns_of
+from penstock.expr.nodes import Call, Cast, Node, columns_of
 from penstock.expr.promote import is_numeric
 from penstock.expr.resolve import resolve
 from penstock.schema import type_name
 
 __all__ = ["KINDS", "Aggregate", "SumOverflow", "count"]
 
-KINDS = ("count", "sum", "min", "max", "mean")
+_NUMBERS = ("sum", "mean", "variance", "stddev", "quantile")
+_COMPARED = ("min", "max", "top_k")
+_ANY = ("first", "last", "collect", "count_distinct")
+
+KINDS = ("count", *_NUMBERS, *_COMPARED, *_ANY, "user")
 
 
 class SumOverflow(RowError, OverflowError):
@@ -32,13 +37,17 @@ class SumOverflow(RowError, OverflowError):
 class Aggregate:
     """One value from many rows: `col("price").sum()`, `count(where=col("kind") == "view")`.
 
-    Frozen, hashable and compared by structure, like the nodes it holds.
+    Frozen, hashable and compared by structure, like the nodes it holds. `options` depend on the kind:
+    variance, stddev (ddof,); first, last (ignore_nulls,); top_k (k,); count_distinct (approx,);
+    quantile (shares, several, approx); user (a `UserCall`,). Only user aggregates have `more` than one input.
     """
 
     kind: str
     input: Node | None = None
     where: Node | None = None
     name: str | None = None
+    options: tuple[Any, ...] = ()
+    more: tuple[Node, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.kind in KINDS, f"unknown aggregate {self.kind!r}"
@@ -48,23 +57,45 @@ class Aggregate:
         """The same aggregate under another name."""
         return replace(self, name=name)
 
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The expressions it is of."""
+        return (*(() if self.input is None else (self.input,)), *self.more)
+
+    @property
+    def is_sketch(self) -> bool:
+        """Whether it is approximate, and so needs the library of sketches."""
+        return self.kind in ("count_distinct", "quantile") and bool(self.options[-1])
+
     def type(self, schema: pa.Schema) -> pa.DataType:
         """The type of the result over rows of `schema`; a `PlanError` where it has none."""
         self._check_where(schema)
-        if self.input is None or self.kind == "count":
-            if self.input is not None:
-                resolve(self.input, schema)
-            return pa.int64()
+        if self.kind in ("count", "user"):
+            for node in self.inputs:
+                resolve(node, schema)
+            return pa.int64() if self.kind == "count" else self.options[0].result.type
+        if self.is_sketch:
+            _check_sketches(self)
         found = self.input_type(schema)
-        if self.kind in ("min", "max"):
-            return found
-        if self.kind == "mean" or pa.types.is_floating(found):
-            return pa.float64()
-        return pa.decimal128(38, found.scale) if pa.types.is_decimal(found) else pa.int64()
+        match self.kind:
+            case "count_distinct":
+                return pa.int64()
+            case "collect" | "top_k":
+                return pa.list_(found)
+            case "mean" | "variance" | "stddev":
+                return pa.float64()
+            case "quantile":
+                return pa.list_(pa.float64()) if self.options[1] else pa.float64()
+            case "sum":
+                return _sum_type(found)
+        return found
 
     def field(self, schema: pa.Schema, name: str) -> pa.Field:
-        """The result column: a count is never null, anything else is null for no value."""
-        return pa.field(name, self.type(schema), nullable=self.kind != "count")
+        """The result column: a count or list is never null, anything else is null for no value."""
+        nullable = self.kind not in ("count", "count_distinct", "collect", "top_k")
+        if self.kind == "user":
+            nullable = self.options[0].result.nullable
+        return pa.field(name, self.type(schema), nullable=nullable)
 
     def check(self, schema: pa.Schema) -> None:
         """Raise a `PlanError` unless the aggregate means something over rows of `schema`."""
@@ -75,28 +106,57 @@ class Aggregate:
         assert self.input is not None, "a count of rows has no input"
         found = resolve(self.input, schema).type
         found = found.value_type if pa.types.is_dictionary(found) else found
-        if self.kind in ("sum", "mean") and not is_numeric(found):
-            raise PlanError(
-                f"{self.kind} needs numbers, and found {type_name(found)} ({self.input.text()}).\n"
-                f"  Cast it: {self.kind}(cast({self.input.text()} as double))"
-            )
-        if pa.types.is_nested(found) or pa.types.is_null(found):
-            raise PlanError(f"{self.kind} needs values that can be compared, and found {type_name(found)} ({self.input.text()})")
+        shown = f"{type_name(found)} ({self.input.text()})"
+        if self.kind in _NUMBERS and not is_numeric(found):
+            cast = replace(self, input=Cast(self.input, pa.float64()), where=None)
+            raise PlanError(f"{self.kind} needs numbers, and found {shown}.\n  Cast it: {cast.text()}")
+        if self.kind in _COMPARED and pa.types.is_nested(found):
+            raise PlanError(f"{self.kind} needs values that can be compared, and found {shown}.\n  Use one of its fields")
+        if pa.types.is_null(found):
+            raise PlanError(f"{self.kind} needs values of some type, and found only null ({self.input.text()}).\n  Cast it")
         return found
 
     def columns(self) -> frozenset[str]:
         """The columns that it reads."""
-        nodes = [node for node in (self.input, self.where) if node is not None]
+        nodes = [*self.inputs, *(() if self.where is None else (self.where,))]
         return frozenset().union(*map(columns_of, nodes))
 
     def text(self) -> str:
-        """The aggregate as SQL."""
-        function = "avg" if self.kind == "mean" else self.kind
-        shown = f"{function}({self.input.text() if self.input is not None else '*'})"
+        """The aggregate as SQL, where SQL has it."""
+        shown = self._call_text()
         return shown if self.where is None else f"{shown} filter (where {self.where.text()})"
 
     def __repr__(self) -> str:
         return self.text()
+
+    def _call_text(self) -> str:
+        value = self.input.text() if self.input is not None else "*"
+        match self.kind:
+            case "mean":
+                return f"avg({value})"
+            case "variance":
+                return f"{'var_samp' if self.options[0] else 'var_pop'}({value})"
+            case "stddev":
+                return f"{'stddev_samp' if self.options[0] else 'stddev_pop'}({value})"
+            case "first" | "last":
+                return f"{self.kind}({value}{', true' if self.options[0] else ''})"
+            case "collect":
+                return f"collect_list({value})"
+            case "top_k":
+                return f"top_k({value}, {self.options[0]})"
+            case "count_distinct":
+                return f"approx_count_distinct({value})" if self.options[0] else f"count(distinct {value})"
+            case "quantile":
+                return self._quantile_text(value)
+            case "user":
+                call = self.options[0]
+                return f"{call.name}({', '.join(call.shown(node) for node in self.inputs)})"
+        return f"{self.kind}({value})"
+
+    def _quantile_text(self, value: str) -> str:
+        shares, several, approx = self.options
+        share = f"array({', '.join(map(str, shares))})" if several else str(shares[0])
+        return f"{'approx_percentile' if approx else 'quantile'}({value}, {share})"
 
     def _check_where(self, schema: pa.Schema) -> None:
         if self.where is not None:
@@ -110,3 +170,18 @@ def count(*, where: Any = None) -> Aggregate:
     count(*)
     """
     return Aggregate("count", where=None if where is None else node_of(where))
+
+
+def _sum_type(found: pa.DataType) -> pa.DataType:
+    if pa.types.is_floating(found):
+        return pa.float64()
+    return pa.decimal128(38, found.scale) if pa.types.is_decimal(found) else pa.int64()
+
+
+def _check_sketches(aggregate: Aggregate) -> None:
+    if importlib.util.find_spec("datasketches") is None:
+        exact = "count_distinct()" if aggregate.kind == "count_distinct" else "quantile(q, approx=False)"
+        raise PlanError(
+            f"{aggregate.text()} needs the package datasketches, which is not installed.\n"
+            f'  Install it: pip install "penstock[sketches]", or use {exact}, which keeps every value'
+        )

@@ -18,8 +18,7 @@ from typing import Any, NoReturn, overload
 import pyarrow as pa
 
 from penstock.errors import PlanError
-from penstock.expr.aggregates import Aggregate
-from penstock.expr.evaluate import node_of
+from penstock.expr.aggregating import Aggregating
 from penstock.expr.moments import duration_us
 from penstock.expr.nodes import EVENT_TIME, Call, Case, Cast, Column, Node, columns_of, literal
 from penstock.expr.regex import first_group
@@ -42,8 +41,8 @@ __all__ = [
 ]
 
 
-class Expr:
-    """A value of each row, not yet computed.
+class Expr(Aggregating):
+    """A value of each row, not yet computed. Its aggregates are in `aggregating`.
 
     >>> col("price") * col("quantity")
     price * quantity
@@ -222,24 +221,6 @@ class Expr:
     def dt(self) -> Moment:
         """Functions of timestamps and dates."""
         return Moment(self)
-
-    # Aggregates
-
-    def sum(self, *, where: Any = None) -> Aggregate:
-        return _aggregate("sum", self, where)
-
-    def min(self, *, where: Any = None) -> Aggregate:
-        return _aggregate("min", self, where)
-
-    def max(self, *, where: Any = None) -> Aggregate:
-        return _aggregate("max", self, where)
-
-    def mean(self, *, where: Any = None) -> Aggregate:
-        return _aggregate("mean", self, where)
-
-    def count(self, *, where: Any = None) -> Aggregate:
-        """The number of values that are not null."""
-        return _aggregate("count", self, where)
 
 
 class Text:
@@ -440,10 +421,6 @@ def _several(function: str, values: tuple[Any, ...]) -> Expr:
     if not values:
         raise PlanError(f"{function} needs at least one value")
     return _call(function, *values)
-
-
-def _aggregate(kind: str, expr: Expr, where: Any) -> Aggregate:
-    return Aggregate(kind, expr.node, None if where is None else node_of(where))
 
 
 def _name_of(value: Any) -> str:

@@ -218,7 +218,9 @@ def _truncate(typed: Typed, args: list[Any], rows: int) -> Evaluated:
 
 
 def _struct(typed: Typed, args: list[Any], rows: int) -> Evaluated:
-    return Evaluated(pa.StructArray.from_arrays([broadcast(arg, rows) for arg in args], fields=list(typed.type)))
+    arrays = [broadcast(arg, rows) for arg in args]
+    arrays = [a if a.type == field.type else a.cast(field.type) for a, field in zip(arrays, typed.type)]  # dictionaries
+    return Evaluated(pa.StructArray.from_arrays(arrays, fields=list(typed.type)))
 
 
 def _field(typed: Typed, args: list[Any], rows: int) -> Evaluated:

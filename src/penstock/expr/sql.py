@@ -15,12 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.errors import PlanError
-from penstock.expr.aggregates import Aggregate
 from penstock.expr.expressions import Expr, event_time
 from penstock.expr.nodes import Call, Case, Cast, Column, Literal, Node, literal
 from penstock.schema import type_of
 
-__all__ = ["parse", "parse_aggregate"]
+__all__ = ["node_of_tree", "parse", "read"]
 
 Reader = Callable[[Any], Node]
 
@@ -56,7 +55,6 @@ _UNARY = {
 }
 _LISTS = {"Coalesce": "coalesce", "Least": "least", "Greatest": "greatest", "Concat": "concat"}
 _PATTERNS = {"Contains": "contains", "StartsWith": "starts_with", "EndsWith": "ends_with"}
-_AGGREGATES = {"Sum": "sum", "Min": "min", "Max": "max", "Avg": "mean"}
 _REGEX_MARKS = set(r".^$*+?{}[]\|()")
 
 
@@ -66,45 +64,14 @@ def parse(text: str) -> Expr:
     >>> parse("price * quantity as total")
     price * quantity as total
     """
-    tree = _read(text)
+    tree = read(text)
     if type(tree).__name__ == "Alias":
-        return Expr(_node(tree.this), tree.alias)
-    return Expr(_node(tree))
+        return Expr(node_of_tree(tree.this), tree.alias)
+    return Expr(node_of_tree(tree))
 
 
-def parse_aggregate(text: str) -> Aggregate:
-    """The aggregate that an SQL text says.
-
-    >>> parse_aggregate("sum(price * quantity) filter (where kind = 'sale')")
-    sum(price * quantity) filter (where kind = 'sale')
-    """
-    tree, name, where = _read(text), None, None
-    if type(tree).__name__ == "Alias":
-        tree, name = tree.this, tree.alias
-    if type(tree).__name__ == "Filter":
-        tree, where = tree.this, _node(tree.expression.this)
-    kind = type(tree).__name__
-    if kind == "Count":
-        return Aggregate("count", _counted(tree), where, name)
-    if kind not in _AGGREGATES:
-        raise PlanError(
-            f"{text!r} is not one aggregate. Known: count(*), count(x), sum(x), min(x), max(x), avg(x), "
-            "each with filter (where …).\n  What is computed from aggregates goes into a .select() after them"
-        )
-    return Aggregate(_AGGREGATES[kind], _node(tree.this), where, name)
-
-
-def _counted(tree: Any) -> Node | None:
-    if type(tree.this).__name__ == "Star":
-        return None
-    if tree.expressions:
-        raise PlanError(f"{tree.sql(dialect='spark')}: count takes one expression")
-    node = _node(tree.this)
-    constant = isinstance(node, Literal) and node.value is not None
-    return None if constant else node
-
-
-def _read(text: str) -> Any:
+def read(text: str) -> Any:
+    """The tree of sqlglot's that a text says."""
     if not isinstance(text, str) or not text.strip():
         raise PlanError(f"expected SQL, and found {text!r}")
     import sqlglot
@@ -125,7 +92,8 @@ def _first_problem(error: Any) -> str:
     return f"{problems[0]['description']} at column {problems[0]['col']}"
 
 
-def _node(tree: Any) -> Node:
+def node_of_tree(tree: Any) -> Node:
+    """A tree of sqlglot's as a node of ours."""
     reader = _readers().get(type(tree).__name__)
     if reader is None:
         raise _unsupported(tree)
@@ -133,7 +101,9 @@ def _node(tree: Any) -> Node:
 
 
 def _unsupported(tree: Any) -> PlanError:
-    aggregate = type(tree).__name__ in (*_AGGREGATES, "Count")
+    from sqlglot.expressions import AggFunc
+
+    aggregate = isinstance(tree, AggFunc)
     where = " Aggregates belong in .aggregate()" if aggregate else ""
     name = tree.this if type(tree).__name__ == "Anonymous" else tree.key
     return PlanError(f"{str(name).lower()} is not supported in expressions: {tree.sql(dialect='spark')}.{where}")
@@ -142,9 +112,9 @@ def _unsupported(tree: Any) -> PlanError:
 @functools.cache
 def _readers() -> dict[str, Reader]:
     readers: dict[str, Reader] = {
-        "Paren": lambda tree: _node(tree.this),
+        "Paren": lambda tree: node_of_tree(tree.this),
         "Column": _column,
-        "Dot": lambda tree: Call("get", (_node(tree.this), literal(tree.expression.name))),
+        "Dot": lambda tree: Call("get", (node_of_tree(tree.this), literal(tree.expression.name))),
         "Bracket": _bracket,
         "Literal": _literal,
         "Boolean": lambda tree: literal(bool(tree.this)),
@@ -152,12 +122,14 @@ def _readers() -> dict[str, Reader]:
         "Neg": _negative,
         "Is": _is,
         "In": _in,
-        "Between": lambda tree: Call("between", (_node(tree.this), _node(tree.args["low"]), _node(tree.args["high"]))),
+        "Between": lambda tree: Call(
+            "between", (node_of_tree(tree.this), node_of_tree(tree.args["low"]), node_of_tree(tree.args["high"]))
+        ),
         "Case": _case,
-        "If": lambda tree: Case(((_node(tree.this), _node(tree.args["true"])),), _optional(tree.args.get("false"))),
-        "Cast": lambda tree: Cast(_node(tree.this), type_of(_type_text(tree))),
-        "TryCast": lambda tree: Cast(_node(tree.this), type_of(_type_text(tree)), True),
-        "DPipe": lambda tree: Call("concat", (_node(tree.this), _node(tree.expression))),
+        "If": lambda tree: Case(((node_of_tree(tree.this), node_of_tree(tree.args["true"])),), _optional(tree.args.get("false"))),
+        "Cast": lambda tree: Cast(node_of_tree(tree.this), type_of(_type_text(tree))),
+        "TryCast": lambda tree: Cast(node_of_tree(tree.this), type_of(_type_text(tree)), True),
+        "DPipe": lambda tree: Call("concat", (node_of_tree(tree.this), node_of_tree(tree.expression))),
         "Struct": _struct,
         "Trim": _trim,
         "Replace": _replace,
@@ -167,7 +139,7 @@ def _readers() -> dict[str, Reader]:
         "TimestampTrunc": _truncate,
         "DateTrunc": _truncate,
         # sqlglot wraps the argument of year() and its like, to mark that text would do in Spark.
-        "TsOrDsToDate": lambda tree: _node(tree.this),
+        "TsOrDsToDate": lambda tree: node_of_tree(tree.this),
         "Anonymous": _anonymous,
     }
     for kinds, reader in ((_BINARY, _binary), (_UNARY, _unary), (_LISTS, _list), (_PATTERNS, _pattern)):
@@ -176,22 +148,22 @@ def _readers() -> dict[str, Reader]:
 
 
 def _binary(tree: Any) -> Node:
-    return Call(_BINARY[type(tree).__name__], (_node(tree.this), _node(tree.expression)))
+    return Call(_BINARY[type(tree).__name__], (node_of_tree(tree.this), node_of_tree(tree.expression)))
 
 
 def _unary(tree: Any) -> Node:
     if type(tree).__name__ == "Not" and type(tree.this).__name__ == "Is" and _is_null(tree.this):
-        return Call("is_not_null", (_node(tree.this.this),))
-    return Call(_UNARY[type(tree).__name__], (_node(tree.this),))
+        return Call("is_not_null", (node_of_tree(tree.this.this),))
+    return Call(_UNARY[type(tree).__name__], (node_of_tree(tree.this),))
 
 
 def _list(tree: Any) -> Node:
     args = [tree.this, *tree.expressions] if tree.this is not None else tree.expressions
-    return Call(_LISTS[type(tree).__name__], tuple(map(_node, args)))
+    return Call(_LISTS[type(tree).__name__], tuple(map(node_of_tree, args)))
 
 
 def _pattern(tree: Any) -> Node:
-    return Call(_PATTERNS[type(tree).__name__], (_node(tree.this),), (_constant(tree, tree.expression),))
+    return Call(_PATTERNS[type(tree).__name__], (node_of_tree(tree.this),), (_constant(tree, tree.expression),))
 
 
 def _column(tree: Any) -> Node:
@@ -207,7 +179,7 @@ def _column(tree: Any) -> Node:
 def _bracket(tree: Any) -> Node:
     if len(tree.expressions) != 1:
         raise _unsupported(tree)
-    return Call("get", (_node(tree.this), _node(tree.expressions[0])))
+    return Call("get", (node_of_tree(tree.this), node_of_tree(tree.expressions[0])))
 
 
 def _literal(tree: Any) -> Literal:
@@ -224,7 +196,7 @@ def _negative(tree: Any) -> Node:
     if type(tree.this).__name__ == "Literal" and not tree.this.is_string:
         value = tree.this.this
         return literal(-int(value) if value.isdigit() else -float(value))
-    return Call("negate", (_node(tree.this),))
+    return Call("negate", (node_of_tree(tree.this),))
 
 
 def _is_null(tree: Any) -> bool:
@@ -233,16 +205,16 @@ def _is_null(tree: Any) -> bool:
 
 def _is(tree: Any) -> Node:
     if _is_null(tree):
-        return Call("is_null", (_node(tree.this),))
+        return Call("is_null", (node_of_tree(tree.this),))
     if type(tree.expression).__name__ == "Boolean":
-        return Call("same", (_node(tree.this), _node(tree.expression)))
+        return Call("same", (node_of_tree(tree.this), node_of_tree(tree.expression)))
     raise _unsupported(tree)
 
 
 def _in(tree: Any) -> Node:
     if not tree.expressions:
         raise _unsupported(tree)
-    value, options = _node(tree.this), [_node(option) for option in tree.expressions]
+    value, options = node_of_tree(tree.this), [node_of_tree(option) for option in tree.expressions]
     if all(isinstance(option, Literal) for option in options):
         return Call("is_in", (value, *options))
     return functools.reduce(lambda a, b: Call("or", (a, b)), [Call("equal", (value, option)) for option in options])
@@ -252,13 +224,13 @@ def _case(tree: Any) -> Node:
     subject = tree.this
     branches = []
     for branch in tree.args["ifs"]:
-        test = _node(branch.this) if subject is None else Call("equal", (_node(subject), _node(branch.this)))
-        branches.append((test, _node(branch.args["true"])))
+        test = node_of_tree(branch.this) if subject is None else Call("equal", (node_of_tree(subject), node_of_tree(branch.this)))
+        branches.append((test, node_of_tree(branch.args["true"])))
     return Case(tuple(branches), _optional(tree.args.get("default")))
 
 
 def _optional(tree: Any) -> Node | None:
-    return None if tree is None else _node(tree)
+    return None if tree is None else node_of_tree(tree)
 
 
 def _type_text(tree: Any) -> str:
@@ -271,10 +243,10 @@ def _struct(tree: Any) -> Node:
     for field in tree.expressions:
         if type(field).__name__ == "PropertyEQ":
             names.append(field.this.name)
-            values.append(_node(field.expression))
+            values.append(node_of_tree(field.expression))
         elif field.alias_or_name:
             names.append(field.alias_or_name)
-            values.append(_node(field.this if type(field).__name__ == "Alias" else field))
+            values.append(node_of_tree(field.this if type(field).__name__ == "Alias" else field))
         else:
             raise PlanError(f"a field of a struct needs a name: {field.sql(dialect='spark')} as total")
     return Call("struct", tuple(values), tuple(names))
@@ -289,20 +261,20 @@ def _constant(tree: Any, argument: Any) -> str:
 def _trim(tree: Any) -> Node:
     if any(tree.args.get(extra) is not None for extra in ("expression", "position", "collation")):
         raise _unsupported(tree)
-    return Call("trim", (_node(tree.this),))
+    return Call("trim", (node_of_tree(tree.this),))
 
 
 def _replace(tree: Any) -> Node:
     replacement = tree.args.get("replacement")
     new = "" if replacement is None else _constant(tree, replacement)
-    return Call("replace", (_node(tree.this),), (_constant(tree, tree.expression), new))
+    return Call("replace", (node_of_tree(tree.this),), (_constant(tree, tree.expression), new))
 
 
 def _extract(tree: Any) -> Node:
     group = tree.args.get("group")
     if group is not None and group.this != "1":
         raise PlanError(f"regexp_extract gives the first group only: {tree.sql(dialect='spark')}")
-    return Call("extract", (_node(tree.this),), (_constant(tree, tree.expression),))
+    return Call("extract", (node_of_tree(tree.this),), (_constant(tree, tree.expression),))
 
 
 def _split(tree: Any) -> Node:
@@ -311,14 +283,14 @@ def _split(tree: Any) -> Node:
     separator = _constant(tree, tree.expression)
     if not separator:
         raise PlanError("split needs a separator, and found ''")
-    return Call("split", (_node(tree.this),), (separator, bool(_REGEX_MARKS & set(separator))))
+    return Call("split", (node_of_tree(tree.this),), (separator, bool(_REGEX_MARKS & set(separator))))
 
 
 def _truncate(tree: Any) -> Node:
     unit = str(tree.args["unit"].name).lower()
     if unit not in ("second", "minute", "hour", "day"):
         raise PlanError(f"date_trunc goes to second, minute, hour or day, and found {unit!r}")
-    return Call("truncate", (_node(tree.this),), (f"1 {unit}",))
+    return Call("truncate", (node_of_tree(tree.this),), (f"1 {unit}",))
 
 
 def _anonymous(tree: Any) -> Node:
@@ -326,5 +298,5 @@ def _anonymous(tree: Any) -> Node:
     if name == "event_time" and not tree.expressions:
         return event_time().node
     if name == "truncate" and len(tree.expressions) == 2:
-        return Call("truncate", (_node(tree.expressions[0]),), (_constant(tree, tree.expressions[1]),))
+        return Call("truncate", (node_of_tree(tree.expressions[0]),), (_constant(tree, tree.expressions[1]),))
     raise _unsupported(tree)
