@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.errors import PlanError
+from penstock.localtime import DAY, Ints, LocalGrid
 
 MICROS = {"us": 1, "µs": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _WORDS = {"microsecond": "us", "millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
@@ -56,9 +57,17 @@ def time_text(value: int) -> str:
     return datetime.fromtimestamp(value / 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
+def check_clock(clock: object) -> None:
+    """A window follows event time or the clock of the machine."""
+    if clock not in ("event", "processing"):
+        raise PlanError(f'clock={clock!r} is neither "event" nor "processing". Write: clock="event" (or leave it out)')
+
+
 @dataclass(frozen=True, slots=True)
 class Tumbling:
     """Windows of one size, side by side: each time lies in exactly one.
+
+    With a time zone they follow its wall clock (`localtime.py` says how): a day is 23, 24 or 25 hours long.
 
     >>> Tumbling(10).start_of(np.array([-1, 0, 9, 10]))
     array([-10,   0,   0,  10])
@@ -66,21 +75,66 @@ class Tumbling:
 
     size: int
     offset: int = 0
+    timezone: str | None = None
+    clock: str = "event"
+
+    merging: ClassVar[bool] = False
+    by_rows: ClassVar[bool] = False
+    timed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.size <= 0:
             raise PlanError(f'a window of {duration_text(self.size)} holds nothing. Write a positive size: tumbling("10s")')
+        check_clock(self.clock)
+        if self.timezone is not None:
+            check_zone(self.timezone)
+            if self.size % DAY and DAY % self.size:
+                raise PlanError(
+                    f"windows of {duration_text(self.size)} fit neither into a day nor days into them, so they cannot follow the"
+                    f' clock of {self.timezone}. Write a size such as "15m", "6h", "1d" or "7d", or leave timezone out'
+                )
 
-    def start_of(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def assign(self, times: Ints) -> tuple[None, Ints, Ints]:
+        """Start and end of the window of each time, in order."""
+        if self.timezone is not None:
+            return None, *LocalGrid(self.timezone, self.size, self.offset).bounds(times)
+        starts: Ints = times - np.mod(times - self.offset, self.size)
+        return None, starts, starts + self.size
+
+    def start_of(self, times: Ints) -> Ints:
         """The start of the window each time lies in."""
-        starts: npt.NDArray[np.int64] = times - np.mod(times - self.offset, self.size)
-        return starts
+        return self.assign(times)[1]
+
+    def end_of(self, starts: Ints) -> Ints:
+        """The end of the windows that start there."""
+        return self.assign(starts)[2] if self.timezone is not None else starts + self.size
 
     def params(self) -> dict[str, Any]:
         """What a checkpoint records: state of one shape does not fit another."""
-        return {"shape": "tumbling", "size": self.size, "offset": self.offset}
+        # What is left out by default did not exist when the first checkpoints were written.
+        zone = {} if self.timezone is None else {"timezone": self.timezone}
+        clock = {} if self.clock == "event" else {"clock": self.clock}
+        return {"shape": "tumbling", "size": self.size, "offset": self.offset, **zone, **clock}
 
     def text(self) -> str:
         """As the user wrote it."""
-        offset = f', offset="{duration_text(self.offset)}"' if self.offset else ""
-        return f'tumbling("{duration_text(self.size)}"{offset})'
+        return f'tumbling("{duration_text(self.size)}"{options(self.offset, self.timezone, self.clock)})'
+
+
+def options(offset: int = 0, timezone: str | None = None, clock: str = "event") -> str:
+    """The options of a window that are not the default, as the user wrote them."""
+    written = [f', offset="{duration_text(offset)}"'] if offset else []
+    written += [f', timezone="{timezone}"'] if timezone is not None else []
+    written += [f', clock="{clock}"'] if clock != "event" else []
+    return "".join(written)
+
+
+def check_zone(timezone: object) -> None:
+    """A time zone is a name that the zone database of this machine knows."""
+    try:
+        if isinstance(timezone, str):
+            ZoneInfo(timezone)
+            return
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        pass  # names that are no file names raise the others
+    raise PlanError(f'timezone={timezone!r} is not the name of a time zone. Write: timezone="Europe/Berlin"')
