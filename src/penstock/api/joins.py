@@ -1,0 +1,178 @@
+"""How joins are written: what `on=`, `within=` and `window=` may be. The methods of `Stream` call these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from penstock.api.arguments import as_expr, at_line, need_name
+from penstock.api.where import user_line
+from penstock.connectors.connector import Source
+from penstock.connectors.memory import memory
+from penstock.errors import PlanError
+from penstock.eventtime import micros
+from penstock.expr import Expr
+from penstock.names import check_name
+from penstock.plan import joins
+from penstock.plan.dedupe import DropDuplicates
+from penstock.plan.lookup import Lookup, Table
+from penstock.plan.top import Top, WindowTop
+from penstock.windows import Shape, shape_of
+
+if TYPE_CHECKING:
+    from penstock.api.stream import Stream
+
+On = str | Sequence[str] | Mapping[str, str]
+
+
+def join(left: Stream, right: Stream, *, on: On, window: Any, within: Any, how: str, suffix: str, name: str | None) -> Stream:
+    """See `Stream.join`."""
+    check_sides(left, right, "join")
+    pairs = at_line(lambda: pairs_of(on))
+    name = need_name(name, "join", f"…, on={on!r}", tuple(key for key, _ in pairs))
+    common: dict[str, Any] = {"where": user_line(), "left": left._node, "right": right._node, "on": pairs, "how": how}
+    common |= {"suffix": suffix, "name": name, "on_error": left._on_error}
+    if window is not None and within is not None:
+        raise PlanError("window= and within= are two ways to bound a join. Leave one out", where=user_line())
+    if window is not None:
+        return left._then(joins.WindowJoin(**common, window=at_line(lambda: shape_of(window))))
+    if within is None:
+        raise PlanError(
+            "this join would keep every row of both sides for ever.\n"
+            '  Bound it: within=("0s", "30m") or window=pen.tumbling("1m"). If it is what you want: within="forever"',
+            where=user_line(),
+        )
+    if within == "forever":
+        return left._then(joins.ForeverJoin(**common))
+    lower, upper = at_line(lambda: bounds_of(within))
+    return left._then(joins.IntervalJoin(**common, lower=lower, upper=upper))
+
+
+def join_asof(left: Stream, right: Stream, *, on: On, tolerance: Any, how: str, suffix: str, name: str | None) -> Stream:
+    """See `Stream.join_asof`."""
+    check_sides(left, right, "join_asof")
+    pairs = at_line(lambda: pairs_of(on))
+    node = joins.AsofJoin(
+        where=user_line(),
+        left=left._node,
+        right=right._node,
+        on=pairs,
+        how=how,
+        suffix=suffix,
+        name=need_name(name, "join_asof", f"…, on={on!r}", tuple(key for key, _ in pairs)),
+        on_error=left._on_error,
+        tolerance=None if tolerance is None else at_line(lambda: micros(tolerance, "tolerance")),
+    )
+    return left._then(node)
+
+
+def top(
+    stream: Stream, keys: tuple[str, ...], count: int, *, by: Expr | str, ascending: bool, window: Shape | None, name: str | None
+) -> Stream:
+    """See `KeyedStream.top` and `WindowedStream.top`."""
+    shown = by if isinstance(by, str) else by.text()
+    common: dict[str, Any] = {"where": user_line(), "input": stream._node, "by": keys, "count": count, "ascending": ascending}
+    common |= {"order": at_line(lambda: as_expr(by)), "on_error": stream._on_error}
+    common["name"] = need_name(name, "top", f'{count}, by="{shown}"', keys)
+    return stream._then(Top(**common) if window is None else WindowTop(**common, window=window))
+
+
+def drop_duplicates(stream: Stream, columns: tuple[str, ...], *, within: Any, name: str | None) -> Stream:
+    """See `Stream.drop_duplicates`."""
+    by = columns or tuple(stream.schema.names)
+    inside = ", ".join([*map(repr, columns), *([f"within={within!r}"] if within is not None else [])])
+    node = DropDuplicates(
+        where=user_line(),
+        input=stream._node,
+        by=by,
+        name=need_name(name, "drop_duplicates", inside, ()),
+        within=None if within is None else at_line(lambda: micros(within, "within")),
+        on_error=stream._on_error,
+    )
+    return stream._then(node)
+
+
+# --- tables
+# ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def table(source: Any, *, key: str | Sequence[str], refresh: Any, name: str | None) -> Table:
+    """See `Pipeline.table`."""
+    if not isinstance(source, Source):
+        source = at_line(lambda: rows_of(source, name or "table"))
+    if not source.bounded:
+        raise PlanError(
+            f"a table is read to its end, and {source.name!r} ({source.describe()}) has none. Read it as a stream and join:"
+            " .join_asof(p.read(...), on=..., name=...)",
+            where=user_line(),
+        )
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    missing = [column for column in keys if column not in source.schema.names]
+    if not keys:
+        raise PlanError('key= names no column. Write: key="id"', where=user_line())
+    if missing:
+        raise PlanError(f"the table has no column {missing[0]!r}. Columns: {', '.join(source.schema.names)}", where=user_line())
+    age = None if refresh is None else at_line(lambda: micros(refresh, "refresh"))
+    if age is not None and age <= 0:
+        raise PlanError(f'refresh={refresh!r} is no time to wait. Write: refresh="10m"', where=user_line())
+    return Table(at_line(lambda: check_name(name or source.name, "a table")), source, keys, age, uuid4().hex)
+
+
+def rows_of(value: Any, name: str) -> Source:
+    """A table in memory as a source: Arrow, pandas, or a Spark DataFrame, which is collected here and now."""
+    if hasattr(value, "toArrow"):
+        value = value.toArrow()
+    elif hasattr(value, "to_records") and hasattr(value, "columns"):
+        value = pa.Table.from_pandas(value, preserve_index=False)
+    if isinstance(value, pa.Table | pa.RecordBatch):
+        return memory(value, name=name)
+    raise PlanError(
+        f"a table needs a bounded source, and got {value!r}. Write: p.table(sources.files(...), key=...); or give an Arrow table or"
+        " a DataFrame"
+    )
+
+
+def lookup(stream: Stream, table: Table, *, on: On | None, how: str, suffix: str) -> Stream:
+    """See `Stream.lookup`."""
+    if not isinstance(table, Table):
+        raise PlanError(
+            f"lookup needs a table, and got {table!r}. Write: .lookup(p.table(source, key=...), on=...)", where=user_line()
+        )
+    pairs = at_line(lambda: pairs_of(table.key if on is None else on))
+    node = Lookup(where=user_line(), input=stream._node, table=table, on=pairs, how=how, suffix=suffix, on_error=stream._on_error)
+    return stream._then(node)
+
+
+# --- arguments
+# ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def check_sides(left: Stream, right: Any, verb: str) -> None:
+    """Both are streams of one pipeline."""
+    if type(left) is not type(right):
+        raise PlanError(f"{verb} needs a stream, and got {right!r}. A table: .lookup(table, on=...)", where=user_line())
+    if left._pipeline is not right._pipeline:
+        raise PlanError(f"{verb} needs streams of one pipeline. Read both from the same pen.Pipeline", where=user_line())
+
+
+def pairs_of(on: On) -> tuple[tuple[str, str], ...]:
+    """The columns that must be equal: (left, right)."""
+    if isinstance(on, str):
+        return ((on, on),)
+    pairs = tuple(on.items()) if isinstance(on, Mapping) else tuple((name, name) for name in on)
+    if not pairs or not all(isinstance(name, str) for pair in pairs for name in pair):
+        raise PlanError(f'on={on!r} names no columns. Write: on="id", on=["x", "y"] or on={{"order_id": "id"}}')
+    return pairs
+
+
+def bounds_of(within: object) -> tuple[int, int]:
+    """How far apart two rows may be: the right one's time minus the left one's."""
+    if isinstance(within, tuple | list) and len(within) == 2:
+        return micros(within[0], "within"), micros(within[1], "within")
+    raise PlanError(
+        f"within={within!r} says nothing of before and after. Write the bounds of the right side's time minus the left's:"
+        ' within=("-5m", "5m") for both, within=("0s", "5m") for after'
+    )
