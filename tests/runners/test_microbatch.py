@@ -18,7 +18,9 @@ import pytest
 
 import penstock as pen
 from penstock import sinks, sources
+from penstock.checkpoints.repository import open_savepoint
 from penstock.runners import microbatch
+from penstock.runners.cut import start_from
 from penstock.runners.spark import epochs
 from penstock.runners.spark.epochs import Budget
 
@@ -202,6 +204,22 @@ def test_a_silent_split_holds_windows_back_until_it_is_idle(spark: Any, out: Any
         until(lambda: bool(out.rows()), job)
         assert set(counted(out)) <= {key for key in minutes(made) if key[1] <= made[-1]["at"]}
         job.cancel()
+
+
+def test_silence_is_counted_on_by_the_next_attempt(spark: Any, out: Any, tmp_path: Path) -> None:
+    write_json(tmp_path / "in", "0", rows(50))
+    source = sources.files(tmp_path / "in", schema=SCHEMA, watch="50ms", splits=2)
+    kept = tmp_path / "kept"
+    runner = pen.MicroBatch(spark, parallelism=2, storage=tmp_path / "store", snapshot_every="50ms")
+    with per_minute(source, out, idle_after="1h").start(runner) as job:
+        until(lambda: job.status().epoch > 0, job)
+        time.sleep(0.7)
+        job.savepoint(kept)
+        job.cancel()
+    start = start_from(open_savepoint(kept)[0])
+    silences = [start.silence("in", split) for split in start.splits["in"]]
+    assert len(silences) == 2
+    assert all(500_000 < silence < 60_000_000 for silence in silences)  # since the first epoch, or since the start
 
 
 def test_a_rate_is_kept_although_readers_live_for_one_epoch_only(spark: Any, out: Any) -> None:

@@ -1,4 +1,14 @@
-"""Event time from a column: the clock of a source's splits."""
+"""Event time: where each row gets it, and how far it is in each split.
+
+A watermark `t` of a split says: nothing more at or before `t`. Two rules make one:
+
+1. Bounded (`delay`): the greatest time seen, less the delay and 1 µs. With a delay of 0, times never go back; equal ones may.
+2. Punctuated: what a row says. It counts once the batch is processed, so rows behind it in the same batch meet the older time:
+   that can only make them less late.
+
+Either way it never goes back. A row without a time, or further ahead of the time of day than `max_ahead`, is a bad row and moves
+nothing: one clock of a phone that runs a year fast would otherwise make everybody else late for a year.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +18,122 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.eventtime import duration_text
+from penstock.expr import Evaluator, Expr
+from penstock.functions import RowFunction
 from penstock.operators.operator import MAIN, TIME_COLUMN, Errors, Operator, Origin, Out
+
+TIME_TYPE = pa.timestamp("us", tz="UTC")
+LEAST, MOST = -(2**63) + 1, 2**63 - 2
+"""The ends of time are not times: they mean "no row yet" and "ended"."""
+
+Bad = dict[int, str]
+"""Rows that cannot be used, and why."""
 
 
 class AssignTime(Operator):
     """Give each row its event time, and say how far time is.
 
-    Input:   rows of one split at a time, with a timestamp column.
-    State:   `times`: per (source, split) the greatest time seen, less the delay and 1 µs. The task stores it with the split's
-    position. Output:  the rows with `__time`; rows without a time are dead letters.
+    Input:   rows of one split at a time.
+    State:   `times`: per (source, split) the watermark. The task stores it with the split's position.
+    Output:  the rows with `__time`; rows without a time, or too far ahead, are dead letters.
     """
 
-    def __init__(self, name: str, column: str, delay: int, errors: Errors) -> None:
+    def __init__(
+        self,
+        name: str,
+        at: Expr | RowFunction,
+        errors: Errors,
+        *,
+        delay: int | None = None,
+        punctuated: Expr | RowFunction | None = None,
+        max_ahead: int | None = None,
+    ) -> None:
         super().__init__(name)
-        self._column, self._delay, self._errors = column, delay, errors
+        assert (delay is None) != (punctuated is None), "a watermark follows one rule"
+        self._at, self._delay, self._errors, self._max_ahead = Moments(at), delay, errors, max_ahead
+        self._marks = None if punctuated is None else Moments(punctuated)
+        self.clocked = max_ahead is not None
         self.times: dict[tuple[str, str], int] = {}
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
-        """Copy the column; remember its maximum."""
+        """Add the time, and remember how far the split is."""
         assert origin is not None, "event time is assigned where splits are known"
-        times = batch.column(self._column).cast(pa.timestamp("us", tz="UTC"))
-        if times.null_count:
-            missing = np.asarray(times.is_null())
-            yield from self._errors.letters(batch, np.flatnonzero(missing), f"the event time {self._column!r} is null", origin)
-            batch, times = batch.filter(pa.array(~missing)), times.drop_null()
+        times, bad = self._at.of(batch)
+        for row in np.flatnonzero(np.asarray(times.is_null())) if times.null_count else ():
+            bad.setdefault(int(row), f"the event time {self._at.text!r} is null")
+        self._refuse_ahead(times, bad, f"the event time {self._at.text!r}")
+        if bad:
+            yield from self._letters(batch, bad, origin)
+            batch, times = without(batch, bad), without(times, bad)
+        reached = None
+        if self._marks is not None:
+            # Only now: a function is not shown what is no time.
+            marks, bad = self._marks.of(batch)
+            self._refuse_ahead(marks, bad, f"the punctuation by {self._marks.text!r}")
+            if bad:
+                yield from self._letters(batch, bad, origin)
+                batch, times, marks = without(batch, bad), without(times, bad), without(marks, bad)
+            reached = latest(marks)
+        elif self._delay is not None and batch.num_rows:
+            reached = latest(times)
+            assert reached is not None, "every row left has a time"
+            reached -= self._delay + 1
         if batch.num_rows:
-            yield MAIN, batch.append_column(pa.field(TIME_COLUMN, times.type), times)
-            reached = pc.max(times).cast(pa.int64()).as_py() - self._delay - 1
+            yield MAIN, batch.append_column(pa.field(TIME_COLUMN, TIME_TYPE), times)
+        if reached is not None:
             split = (origin.source, origin.split)
-            self.times[split] = max(reached, self.times.get(split, reached))
+            self.times[split] = max(min(max(reached, LEAST), MOST), self.times.get(split, LEAST))
+
+    def _refuse_ahead(self, times: pa.Array, bad: Bad, what: str) -> None:
+        if self._max_ahead is None:
+            return
+        micros = times.cast(pa.int64())
+        ahead = pc.fill_null(pc.greater(micros, min(self.now + self._max_ahead, MOST)), False)
+        for row in np.flatnonzero(np.asarray(ahead)):
+            by = micros[int(row)].as_py() - self.now
+            bad.setdefault(
+                int(row), f"{what} is {by // 1_000_000} s in the future, and max_ahead is {duration_text(self._max_ahead)}"
+            )
+
+    def _letters(self, batch: pa.RecordBatch, bad: Bad, origin: Origin) -> Iterator[Out]:
+        rows = sorted(bad)
+        yield from self._errors.letters(batch, rows, [bad[row] for row in rows], origin)
+
+
+class Moments:
+    """A time for each row of a batch, or none, by an expression or a function."""
+
+    def __init__(self, what: Expr | RowFunction) -> None:
+        self._what = Evaluator(what) if isinstance(what, Expr) else what
+        self.text = what.text() if isinstance(what, Expr) else what.name
+
+    def of(self, batch: pa.RecordBatch) -> tuple[pa.Array, Bad]:
+        """The times, null where there is none, and the rows for which it failed."""
+        if isinstance(self._what, RowFunction):
+            applied = self._what.apply(batch)
+            place = np.full(batch.num_rows, -1)
+            place[applied.origin] = np.arange(len(applied.origin))
+            times = applied.rows.column(0).take(pa.array(place, mask=place < 0))
+            return times, {row: f"{type(error).__name__}: {error}" for row, error in applied.errors}
+        found = self._what(batch)
+        values = found.values
+        if values.type != TIME_TYPE:
+            # Finer than a microsecond is cut off; coarser must fit.
+            values = values.cast(TIME_TYPE, safe=values.type.unit != "ns")
+        if found.errors is None:
+            return values, {}
+        return values, dict.fromkeys(np.flatnonzero(np.asarray(found.errors)).tolist(), found.reason or "the expression failed")
+
+
+def latest(times: pa.Array) -> int | None:
+    """The greatest of them."""
+    found: int | None = pc.max(times).cast(pa.int64()).as_py()
+    return found
+
+
+def without(rows: pa.RecordBatch | pa.Array, bad: Bad) -> pa.RecordBatch | pa.Array:
+    """All rows but these."""
+    kept = np.ones(len(rows), dtype=bool)
+    kept[list(bad)] = False
+    return rows.filter(pa.array(kept))
