@@ -26,17 +26,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from penstock.api import pipeline as _pipeline
+from penstock.api.columns import op, pane
+from penstock.api.keyed import running, session, sliding, tumbling
 from penstock.api.pipeline import Pipeline
-from penstock.api.stream import Stream, tumbling
+from penstock.api.stream import Stream
 from penstock.connectors.connector import Sink, Source
 from penstock.connectors.foreach import Epoch
 from penstock.errors import ConfigError, JobError, PenstockError, PlanError, RestoreError, RunnerError
 from penstock.expr import Expr, coalesce, col, concat, count, event_time, greatest, least, lit, struct, udf, when
+from penstock.expr import UserAggregate as Aggregate
 from penstock.functions import Row
 from penstock.runners.conductor import Restore, Status
 from penstock.runners.control import attach
 from penstock.runners.job import Job
 from penstock.runners.local import Local
+from penstock.windows import WindowShape
 
 if TYPE_CHECKING:
     from penstock.runners.batch import Batch
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aggregate",
     "Batch",
     "ConfigError",
     "Continuous",
@@ -66,6 +71,7 @@ __all__ = [
     "Source",
     "Status",
     "Stream",
+    "WindowShape",
     "attach",
     "coalesce",
     "col",
@@ -75,6 +81,11 @@ __all__ = [
     "greatest",
     "least",
     "lit",
+    "op",
+    "pane",
+    "running",
+    "session",
+    "sliding",
     "struct",
     "tumbling",
     "udf",

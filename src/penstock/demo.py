@@ -40,8 +40,8 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock import sinks, sources
+from penstock.api.keyed import tumbling
 from penstock.api.pipeline import Pipeline
-from penstock.api.stream import tumbling
 from penstock.connectors.adevents import AD_EVENT, ad_events, campaign_of, campaigns
 from penstock.errors import PenstockError
 from penstock.expr import col, count, udf

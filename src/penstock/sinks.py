@@ -24,7 +24,14 @@ def console(*, rows: int = 20, name: str = "console") -> _console.ConsoleSink:
     return _console.console(rows=rows, name=name)
 
 
-def files(path: str | os.PathLike[str], *, format: str = "parquet", roll: int = 1, name: str | None = None) -> _filesink.FileSink:
+def files(
+    path: str | os.PathLike[str],
+    *,
+    format: str = "parquet",
+    roll: int = 1,
+    change: str | None = None,
+    name: str | None = None,
+) -> _filesink.FileSink:
     """Files in a folder, exactly once: readers see whole epochs, in directories `epoch=<n>`.
 
         counts.write(sinks.files("out/counts", format="parquet", roll=60))
@@ -35,9 +42,11 @@ def files(path: str | os.PathLike[str], *, format: str = "parquet", roll: int = 
         format: "parquet", "json" (lines) or "csv".
         roll: how many epochs share a directory. More means fewer files, which appear later: after so many epochs with
             rows, or when the job stops.
+        change: take streams whose rows replace or withdraw earlier ones, and say in this column which: 1 for a row that is
+            added or put, -1 for one that is deleted or withdrawn.
         name: of the sink; the folder's name if left out.
     """
-    return _filesink.files(path, format=format, roll=roll, name=name)
+    return _filesink.files(path, format=format, roll=roll, change=change, name=name)
 
 
 def foreach_batch(call: _foreach.Call, *, idempotent: bool = False, name: str | None = None) -> _foreach.ForeachBatch:

@@ -375,7 +375,8 @@ def test_rows_that_replace_others_into_a_sink_that_can_only_add() -> None:
     assert str(error) == (
         f"{line}: sink 'trending' (files) can only add rows, and the rows of step 'totals' replace earlier ones"
         ' (emit="update").\n'
-        "  Use a sink that takes updates (sinks.memory, sinks.console, sinks.foreach_batch), or a window"
+        "  Use a sink that takes them (sinks.memory, sinks.console, sinks.foreach_batch, sinks.files(..., change='change')),"
+        ' .as_rows(op="op"), or emit="append"'
     )
 
 
@@ -440,7 +441,7 @@ def test_aggregating_rows_that_replace_others_is_refused() -> None:
         lambda: totals.key_by("n").reduce(most, name="again"),
     ):
         assert "the rows of this stream replace earlier ones, so" in raised(again).message
-    assert "Aggregate once, or over windows" in raised(lambda: totals.key_by("n").aggregate(m=pen.count(), name="again")).message
+    assert 'emit="retract"' in raised(lambda: totals.key_by("n").aggregate(m=pen.count(), name="again")).message
 
 
 def test_steps_that_would_lose_the_key_by_which_rows_replace_others_are_refused() -> None:

@@ -7,13 +7,14 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 import penstock as pen
 from conformance import data
 from conformance.source import Gated
-from penstock import col, sinks
+from penstock import col, sinks, triggers
 
 DELAY = f"{data.DELAY_S}s"
 
@@ -199,6 +200,109 @@ def typed_keys(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> Non
     )
 
 
+def changes_to(out: Path, name: str) -> dict[str, Any]:
+    """A file sink that takes rows that replace or withdraw others."""
+    return {"sink": sinks.files(out / name, format="json", change="change"), "name": name}
+
+
+def sliding(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    stats = (
+        timed(inputs["events"])
+        .key_by("k")
+        .window(pen.sliding("10s", every="4s"))
+        .aggregate(
+            n=pen.count(),
+            total=col("v").sum(),
+            spread=col("v").variance(),
+            kinds=col("small").count_distinct(),
+            best=col("v").top_k(3),
+            first=col("id").first(),
+            last=col("id").last(),
+            name="sliding",
+        )
+    )
+    stats.write(sinks.files(out / "main", format="json"))
+
+
+def sessions(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    keyed = timed(inputs["events"]).key_by("k")
+    once = keyed.window(pen.session("700ms")).aggregate(n=pen.count(), total="sum(v)", name="once")
+    once.write(sinks.files(out / "main", format="json"), name="main")
+    early = triggers.after_watermark(early=2)
+    for emit in ("update", "retract"):
+        window = keyed.window(pen.session("700ms"), lateness="2s", trigger=early, emit=emit)
+        window.aggregate(n=pen.count(), total="sum(v)", name=emit).write(**changes_to(out, emit))
+
+
+def panes(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    keyed = timed(inputs["events"]).key_by("k")
+    for name, options in {
+        "update": {"trigger": triggers.after_watermark(early=3), "lateness": "4s", "emit": "update"},
+        "retract": {"trigger": triggers.after_watermark(early="50ms"), "lateness": "4s", "emit": "retract"},
+        "delta": {
+            "trigger": triggers.repeatedly(triggers.after_any(triggers.after_count(3), triggers.after_time("1h"))),
+            "emit": "delta",
+        },
+    }.items():
+        window = keyed.window(pen.tumbling("5s"), **options)  # type: ignore[arg-type]
+        window.aggregate(n=pen.count(), total=col("v").sum(), name=name).write(**changes_to(out, name))
+
+
+def withdrawn(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    """Per user the last of something, then counts of these: right only if each correction withdraws what it corrects."""
+    per_key = (
+        timed(inputs["events"])
+        .key_by("k", "small")
+        .window(pen.running(), emit="retract")
+        .aggregate(text=col("text").last(), revenue=col("v").sum(), name="per-key")
+    )
+    per_text = (
+        per_key.key_by("text")
+        .window(pen.running(), emit="retract")
+        .aggregate(keys=pen.count(), revenue=col("revenue").sum(), most=col("revenue").max(), name="per-text")
+    )
+    per_text.write(**changes_to(out, "main"))
+    per_text.filter("keys > 1").key_by("keys").aggregate(texts=pen.count(), name="per-count").write(**changes_to(out, "counts"))
+
+
+def counted(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    keyed = inputs["events"].key_by("k")
+    keyed.window(pen.tumbling(rows=7)).aggregate(n=pen.count(), ids=col("id").collect(), name="seven").write(
+        sinks.files(out / "main", format="json"), name="main"
+    )
+    keyed.window(pen.sliding(rows=6, every=4)).aggregate(n=pen.count(), ids=col("id").collect(), name="six").write(
+        sinks.files(out / "sliding", format="json"), name="sliding"
+    )
+
+
+def joins(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    left, right = timed(inputs["left"]), timed(inputs["right"])
+    near = left.join(right, on="k", within=("-1s", "2s"), how="full", name="near")
+    near.select("id", "id_right").write(sinks.files(out / "near", format="json"), name="near")
+    windows = left.join(right, on=["k", "small"], window=pen.tumbling("5s"), how="left", name="windows")
+    windows.select("id", "id_right", "window_start").write(sinks.files(out / "windows", format="json"), name="windows")
+    priced = left.join_asof(right, on="k", tolerance="3s", name="priced")
+    priced.select("id", "id_right").write(sinks.files(out / "priced", format="json"), name="priced")
+    left.drop_duplicates("k", "text", name="seen").select("k", "text").write(
+        sinks.files(out / "seen", format="json"), name="seen"
+    )
+    labels = p.table(pa.table({"small": [0, 1, 2], "label": ["none", "one", "two"]}), key="small")
+    left.lookup(labels, on="small", how="left").select("id", "label").write(
+        sinks.files(out / "labels", format="json"), name="labels"
+    )
+    best = left.window(pen.tumbling("5s")).top(3, by="x", name="best")
+    best.select("id", "rank").write(sinks.files(out / "best", format="json"), name="best")
+
+
+def view(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    """Two streams of counts, whose rows change, joined for ever."""
+    sides = []
+    for name in ("left", "right"):
+        keyed = inputs[name].filter("small > 0").key_by("k").window(pen.running(), emit="retract")
+        sides.append(keyed.aggregate(n=pen.count(), total="sum(v)", name=f"{name}-counts").filter("n % 5 <> 0"))
+    sides[0].join(sides[1], on="k", within="forever", how="full", name="view").write(**changes_to(out, "main"))
+
+
 CASES = [
     Case("windows", {"events": data.make(1)}, windows),
     Case("late", {"events": data.make(2, late_every=25)}, late),
@@ -212,4 +316,11 @@ CASES = [
     Case("dead-letters", {"events": data.make(11)}, dead_letters, on_error="dead-letter"),
     Case("all-rows", {"events": data.make(12)}, all_rows),
     Case("typed-keys", {"events": data.make(13)}, typed_keys),
+    Case("sliding", {"events": data.make(14)}, sliding),
+    Case("sessions", {"events": data.make(15, rows=1000)}, sessions),
+    Case("panes", {"events": data.make(16, rows=700)}, panes),
+    Case("withdrawn", {"events": data.make(17, rows=600)}, withdrawn, timers=False),
+    Case("joins", {"left": data.make(21, splits=2, rows=600), "right": data.make(22, splits=2, rows=600)}, joins),
+    Case("view", {"left": data.make(23, splits=2, rows=600), "right": data.make(24, splits=2, rows=600)}, view, timers=False),
+    Case("counted", {"events": data.make(18)}, counted, timers=False),
 ]

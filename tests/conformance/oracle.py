@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import json
 import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -230,6 +231,174 @@ def check_typed_keys(inputs: Inputs, out: str) -> None:
         assert group not in found, f"{group} was committed twice"
         found[group] = (row["n"], Decimal(str(row["spent"])), Decimal(str(row["most"])))
     same(found, expected, "typed keys")
+
+
+def changed(folder: str, keys: tuple[str, ...]) -> Rows:
+    """What remains of an update stream in files: the last row per key that was not deleted."""
+    kept: dict[Any, dict[str, Any]] = {}
+    for row in by_epoch(folder):
+        key = tuple(row[k] for k in keys)
+        if row["change"] < 0:
+            kept.pop(key, None)
+        else:
+            kept[key] = row
+    return list(kept.values())
+
+
+def remaining(folder: str) -> Rows:
+    """What remains of a retract stream in files: rows that were not withdrawn."""
+    total: Counter[str] = Counter()
+    for row in committed(folder):
+        total[json.dumps({k: v for k, v in row.items() if k != "change"}, sort_keys=True)] += row["change"]
+    assert set(total.values()) <= {0, 1}, "a row was withdrawn that was not there, or sent twice"
+    return [json.loads(text) for text, n in total.items() if n]
+
+
+def by_epoch(folder: str) -> Rows:
+    """Rows in the order of their epochs."""
+    rows: Rows = []
+    for path in sorted(glob.glob(f"{folder}/epoch=*"), key=lambda p: int(p.rpartition("=")[2].partition("-")[0])):
+        for part in sorted(glob.glob(f"{path}/part-*.json")):
+            with open(part) as file:
+                rows += [json.loads(line) for line in file if line.strip()]
+    return rows
+
+
+def check_sliding(inputs: Inputs, out: str) -> None:
+    groups: dict[Any, Rows] = defaultdict(list)
+    for row in data.everything(inputs["events"]):
+        start = window(row["at"], 4)
+        while start > row["at"] - 10_000_000:
+            groups[row["k"], start].append(row)
+            start -= 4_000_000
+    expected, found = {}, {}
+    for key, members in groups.items():
+        values = [r["v"] for r in members if r["v"] is not None]
+        first, last = min(members, key=lambda r: r["at"]), max(members, key=lambda r: r["at"])
+        kinds, best = len({r["small"] for r in members}), sorted(values, reverse=True)[:3]
+        expected[key] = (len(members), total(members), kinds, best, first["at"], last["at"])
+    at = {r["id"]: r["at"] for r in data.everything(inputs["events"])}
+    for row in committed(f"{out}/main"):
+        key = row["k"], micros(row["window_start"])
+        assert key not in found, f"{key} was committed twice"
+        found[key] = (row["n"], row["total"], row["kinds"], row["best"], at[row["first"]], at[row["last"]])
+        values = [r["v"] for r in groups[key] if r["v"] is not None]
+        if len(values) > 1:
+            assert math.isclose(row["spread"], statistics.variance(values), rel_tol=1e-9), row
+    same(found, expected, "sliding")
+
+
+def check_sessions(inputs: Inputs, out: str) -> None:
+    expected = {}
+    for key, members in grouped(data.everything(inputs["events"]), lambda r: r["k"]).items():
+        group: Rows = []
+        for row in [*sorted(members, key=lambda r: r["at"]), None]:
+            if group and (row is None or row["at"] >= group[-1]["at"] + 700_000):
+                bounds = (group[0]["at"], group[-1]["at"] + 700_000)
+                expected[key, *bounds] = (len(group), total(group))
+                group = []
+            if row is not None:
+                group.append(row)
+    assert len(expected) >= 1000
+    keys, values = ("k", "window_start", "window_end"), ("n", "total")
+    same(once(committed(f"{out}/main"), keys, values, "sessions"), expected, "sessions")
+    same(once(changed(f"{out}/update", ("k", "window_start")), keys, values, "updated"), expected, "updated")
+    same(once(remaining(f"{out}/retract"), keys, values, "withdrawn"), expected, "withdrawn")
+
+
+def check_panes(inputs: Inputs, out: str) -> None:
+    groups = grouped(data.everything(inputs["events"]), lambda r: (r["k"], window(r["at"], 5)))
+    expected = {key: (len(rows), total(rows)) for key, rows in groups.items()}
+    keys, values = ("k", "window_start"), ("n", "total")
+    same(once(changed(f"{out}/update", keys), keys, values, "updated"), expected, "updated")
+    same(once(remaining(f"{out}/retract"), keys, values, "withdrawn"), expected, "withdrawn")
+    parts: dict[Any, list[Any]] = defaultdict(lambda: [0, None])
+    for row in committed(f"{out}/delta"):
+        assert row["n"] <= 3
+        part = parts[row["k"], micros(row["window_start"])]
+        part[0] += row["n"]
+        part[1] = part[1] if row["total"] is None else row["total"] + (part[1] or 0)
+    same({key: tuple(part) for key, part in parts.items()}, expected, "parts")
+
+
+def check_withdrawn(inputs: Inputs, out: str) -> None:
+    per_text: dict[str, list[Any]] = defaultdict(list)
+    for members in grouped(data.everything(inputs["events"]), lambda r: (r["k"], r["small"])).values():
+        per_text[max(members, key=lambda r: r["at"])["text"]].append(total(members))
+    expected = {}
+    for text, revenues in per_text.items():
+        known = [r for r in revenues if r is not None]
+        expected[text,] = (len(revenues), sum(known) if known else None, max(known, default=None))
+    same(once(remaining(f"{out}/main"), ("text",), ("keys", "revenue", "most"), "per text"), expected, "per text")
+    counts = Counter((len(revenues),) for revenues in per_text.values() if len(revenues) > 1)
+    found = once(changed(f"{out}/counts", ("keys",)), ("keys",), ("texts",), "per count")
+    same({key: n for key, (n,) in found.items()}, dict(counts), "per count")
+
+
+def check_counted(inputs: Inputs, out: str) -> None:
+    """Which rows share a window depends on the order in which splits are read; that each is in the right number of them does not."""
+    sizes = Counter(r["k"] for r in data.everything(inputs["events"]))
+    ids = {r["id"]: r["k"] for r in data.everything(inputs["events"])}
+    for folder, rows, every in (("main", 7, 7), ("sliding", 6, 4)):
+        seen: dict[Any, Any] = {}
+        for row in committed(f"{out}/{folder}"):
+            key = row["k"], row["window_start"]
+            assert key not in seen, f"{key} was committed twice"
+            assert row["n"] == len(row["ids"]) == row["window_end"] - row["window_start"]
+            assert all(ids[i] == row["k"] for i in row["ids"])
+            seen[key] = row["ids"]
+        expected = {(k, start): min(rows, n - start) for k, n in sizes.items() for start in range(0, n, every)}
+        same({key: len(i) for key, i in seen.items()}, expected, folder)
+        numbered = {k: {} for k in sizes}
+        for (k, start), members in seen.items():
+            for place, i in enumerate(members):
+                assert numbered[k].setdefault(start + place, i) == i, "a row has one number"
+        assert all(len(set(n.values())) == sizes[k] for k, n in numbered.items()), "each row is in some window"
+
+
+def check_joins(inputs: Inputs, out: str) -> None:
+    lefts, rights = data.everything(inputs["left"]), data.everything(inputs["right"])
+    by_key = grouped(rights, lambda r: r["k"])
+    near: Counter[Any] = Counter()
+    windows: Counter[Any] = Counter()
+    priced: Counter[Any] = Counter()
+    for a in lefts:
+        partners = by_key.get(a["k"], [])
+        close = [b["id"] for b in partners if -1_000_000 <= b["at"] - a["at"] <= 2_000_000]
+        near.update((a["id"], b) for b in close or [None])
+        start = window(a["at"], 5)
+        there = [b["id"] for b in partners if b["small"] == a["small"] and window(b["at"], 5) == start]
+        windows.update((a["id"], b, start) for b in there or [None])
+        before = [(b["at"], b["id"]) for b in partners if 0 <= a["at"] - b["at"] <= 3_000_000]
+        priced[a["id"], max(before, default=(0, None))[1]] += 1
+    matched = {b for _, b in near}
+    near.update((None, b["id"]) for b in rights if b["id"] not in matched)
+    same(dict(Counter((r["id"], r["id_right"]) for r in committed(f"{out}/near"))), dict(near), "near")
+    found = Counter((r["id"], r["id_right"], micros(r["window_start"])) for r in committed(f"{out}/windows"))
+    same(dict(found), dict(windows), "windows")
+    same(dict(Counter((r["id"], r["id_right"]) for r in committed(f"{out}/priced"))), dict(priced), "priced")
+    seen = Counter((r["k"], r["text"]) for r in committed(f"{out}/seen"))
+    same(dict(seen), {(r["k"], r["text"]): 1 for r in lefts}, "seen")
+    labels = {r["id"]: ("none", "one", "two", None)[r["small"]] for r in lefts}
+    same(once(committed(f"{out}/labels"), ("id",), ("label",), "labels"), {(k,): (v,) for k, v in labels.items()}, "labels")
+    best = {}
+    for members in grouped(lefts, lambda r: window(r["at"], 5)).values():
+        ranked = sorted(members, key=lambda r: (-r["x"], r["at"]))[:3]
+        best |= {(r["id"],): (rank + 1,) for rank, r in enumerate(ranked)}
+    same(once(committed(f"{out}/best"), ("id",), ("rank",), "best"), best, "best")
+
+
+def check_view(inputs: Inputs, out: str) -> None:
+    sides = []
+    for name in ("left", "right"):
+        groups = grouped((r for r in data.everything(inputs[name]) if r["small"] > 0), lambda r: r["k"])
+        sides.append({k: (len(rows), total(rows)) for k, rows in groups.items() if len(rows) % 5})
+    absent = (None, None)
+    expected = {(k, *sides[0].get(k, absent), *sides[1].get(k, absent)): 1 for k in {*sides[0], *sides[1]}}
+    found: Counter[Any] = Counter()
+    for row in committed(f"{out}/main"):
+        found[row["k"], row["n"], row["total"], row["n_right"], row["total_right"]] += row["change"]
+    same({key: n for key, n in found.items() if n}, expected, "view")
 
 
 def check(name: str, inputs: Inputs, out: str) -> None:

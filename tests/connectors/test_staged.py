@@ -159,7 +159,7 @@ def test_what_a_sink_promises_is_said() -> None:
     assert sinks.foreach_batch(save).name == "save"
     assert sinks.foreach_batch(save).kind == "at-least-once"
     assert sinks.foreach_batch(save, idempotent=True).kind == "idempotent"
-    assert sinks.foreach_batch(save).accepts == {"append", "update"}
+    assert sinks.foreach_batch(save).accepts == {"append", "update", "retract"}
     assert sinks.console().describe() == "console, at-least-once"
     assert sinks.memory().kind == "transactional"
     assert pickle.loads(pickle.dumps(sinks.memory("x", key="a"))) == sinks.memory("x", key=["a"])

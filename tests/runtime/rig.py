@@ -85,7 +85,7 @@ class Collect(Sink):
     name: str = "out"
     rows: list[dict[str, Any]] = field(default_factory=list)
     prepared: list[tuple[int, int]] = field(default_factory=list)  # (epoch, rows)
-    accepts = frozenset({"append", "update"})
+    accepts = frozenset({"append", "update", "retract"})
 
     def writer(self, context: SinkContext) -> Writer:
         return CollectWriter(self, context)
@@ -106,13 +106,22 @@ class CollectWriter(Writer):
     def write(self, batch: pa.RecordBatch) -> None:
         batch.validate(full=True)
         assert batch.schema == self.context.schema
-        self.sink.rows.extend(batch.to_pylist())
+        columns = [[as_python(value) for value in column] for column in batch.columns]
+        self.sink.rows.extend(dict(zip(batch.schema.names, row)) for row in zip(*columns))
         self.fresh += batch.num_rows
 
     def prepare(self, epoch: int) -> list[Any]:
         fresh, self.fresh = self.fresh, 0
         self.sink.prepared.append((epoch, fresh))
         return [{"epoch": epoch, "rows": fresh, "uid": self.context.uid}] if fresh else []
+
+
+def as_python(value: pa.Scalar) -> Any:
+    """A value; a time before year 1, which Python has not, as microseconds."""
+    try:
+        return value.as_py()
+    except OverflowError:
+        return value.value
 
 
 @dataclass(frozen=True)

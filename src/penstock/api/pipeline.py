@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.api.stream import Stream, at_line
+from penstock.api import joins
+from penstock.api.arguments import at_line
+from penstock.api.stream import Stream
 from penstock.api.where import user_line
 from penstock.connectors.connector import Source
 from penstock.errors import PlanError
 from penstock.names import check_name
 from penstock.plan import logical
 from penstock.plan.explain import explain_plan
+from penstock.plan.lookup import Table
 from penstock.plan.physical import PhysicalPlan, compile_plan
 
 default_runner: Callable[[], Any] | None = None
@@ -49,6 +52,15 @@ class Pipeline:
             raise PlanError(f"read needs a source, and got {source!r}. Write: .read(sources.files(...))", where=user_line())
         label = at_line(lambda: check_name(name or source.name, "a source"))
         return Stream(self, logical.Read(where=user_line(), source=source, name=label, on_error=self.on_error))
+
+    def table(self, source: Any, *, key: str | Sequence[str], refresh: Any = None, name: str | None = None) -> Table:
+        """Rows by key, for `Stream.lookup`: a bounded source, an Arrow table or a DataFrame, read whole by each task that needs it.
+
+        Args:
+            key: the columns by which a row is found; no two rows have the same.
+            refresh: read it again after so long: `"10m"`.
+        """
+        return joins.table(source, key=key, refresh=refresh, name=name)
 
     @property
     def dead_letters(self) -> Stream:

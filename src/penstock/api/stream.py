@@ -1,4 +1,4 @@
-"""What the user chains: `Stream`, `KeyedStream`, `WindowedStream`. Each method builds one plan node and no more.
+"""What the user chains: `Stream`. Each method builds one plan node and no more. After `key_by` comes `keyed.py`.
 
 One rule for strings: as an argument of a stream method a string is SQL, so a bare name is a column; inside an expression a
 Python value is a literal.
@@ -7,26 +7,32 @@ Python value is a literal.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.api import joins as joining
+from penstock.api.arguments import as_expr, at_line, keyword_exprs, named_exprs
+from penstock.api.keyed import KeyedStream, WindowedStream
+from penstock.api.shortforms import window_of
 from penstock.api.where import user_line
 from penstock.connectors.connector import Sink
 from penstock.errors import PlanError
-from penstock.eventtime import Tumbling, micros
-from penstock.expr import Aggregate, Expr, col, lit, parse, parse_aggregate
-from penstock.folding import ReduceFunction
+from penstock.eventtime import micros
+from penstock.expr import Expr, col, count, lit
 from penstock.functions import RowFunction
-from penstock.names import check_name
-from penstock.plan import logical
+from penstock.plan import joins, keyed, logical
+from penstock.plan.dedupe import DropDuplicates
 from penstock.plan.explain import explain_node
-from penstock.schema import to_schema, visible
+from penstock.plan.top import WindowTop
+from penstock.schema import to_schema
 
 if TYPE_CHECKING:
     from penstock.api.pipeline import Pipeline
+    from penstock.plan.lookup import Table
 
-T = TypeVar("T")
+HAS_LATE = keyed.WindowAggregate | keyed.WindowReduce | DropDuplicates | WindowTop | joins.HAS_LATE_RIGHT
 
 
 class Stream:
@@ -39,8 +45,9 @@ class Stream:
     ['user', 'double']
     """
 
-    def __init__(self, pipeline: Pipeline, node: logical.Node) -> None:
+    def __init__(self, pipeline: Pipeline, node: logical.Node, late_of: logical.Node | None = None) -> None:
         self._pipeline, self._node = pipeline, node
+        self._late_of = late_of or node  # the step whose late rows are meant
 
     @property
     def schema(self) -> pa.Schema:
@@ -74,7 +81,7 @@ class Stream:
     def map_batches(self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, schema: Any) -> Stream:
         """Each Arrow batch becomes what the function returns. The result must not depend on how rows are batched."""
         output = at_line(lambda: to_schema(schema))
-        return self._then(logical.MapBatches(where=user_line(), input=self._node, function=function, output=output))
+        return self._then(logical.MapBatches(where=user_line(), input=self._node, function=function, made=output))
 
     # Columns.
 
@@ -110,27 +117,126 @@ class Stream:
         node = logical.Split(where=user_line(), input=self._node, conditions=tuple(exprs), on_error=self._on_error)
         return Parts(self._pipeline, node)
 
+    def join(
+        self,
+        other: Stream,
+        *,
+        on: joining.On,
+        window: Any = None,
+        within: Any = None,
+        how: str = "inner",
+        suffix: str = "_right",
+        name: str | None = None,
+    ) -> Stream:
+        """Rows of two streams with equal keys, bounded in time: `a.join(b, on="id", within=("-5m", "30m"), name="both")`.
+
+        The result has this stream's columns, then the other's without its key.
+
+        Args:
+            on: the columns that must be equal: `"id"`, `["x", "y"]` or `{"order_id": "id"}` (this stream's: the other's).
+            window: rows meet in windows of this shape; results are sent when a window closes.
+            within: or: bounds of the other row's time minus this one's, `("-5m", "30m")`; matches are sent as they come, rows without
+                one once none can come. `"forever"` keeps both sides: for streams whose rows change.
+            how: "inner", "left", "right", "full", "semi" (rows with a match, once) or "anti" (rows without one).
+            suffix: is added to the other stream's columns whose names are taken.
+        """
+        return joining.join(self, other, on=on, window=window, within=within, how=how, suffix=suffix, name=name)
+
+    def join_asof(
+        self,
+        other: Stream,
+        *,
+        on: joining.On,
+        tolerance: Any = None,
+        how: str = "left",
+        suffix: str = "_right",
+        name: str | None = None,
+    ) -> Stream:
+        """Each row with the other stream's last row at or before its time: `trades.join_asof(quotes, on="symbol", name="priced")`.
+
+        Sent once the watermark has passed the row's time, so the answer is final.
+
+        Args:
+            tolerance: how old that row may be: `"5s"`. Without it, any age.
+            how: "left" keeps rows that find none; "inner" does not.
+        """
+        return joining.join_asof(self, other, on=on, tolerance=tolerance, how=how, suffix=suffix, name=name)
+
+    def lookup(self, table: Table, *, on: joining.On | None = None, how: str = "inner", suffix: str = "_right") -> Stream:
+        """Each row with the row of a table that has its key: `events.lookup(p.table(source, key="id"), on={"user_id": "id"})`.
+
+        `how="left"` keeps rows that are not found. A row finds what the table holds when it passes.
+        """
+        return joining.lookup(self, table, on=on, how=how, suffix=suffix)
+
+    def drop_duplicates(self, *columns: str, within: Any = None, name: str | None = None) -> Stream:
+        """The first row of each key: `drop_duplicates("event_id", within="1h", name="seen")`. Without columns, by all of them.
+
+        A key is forgotten after `within` of event time; without it, never.
+        """
+        return joining.drop_duplicates(self, columns, within=within, name=name)
+
     @property
     def late(self) -> Stream:
-        """The rows that came after their window had closed; only windows have them."""
-        if not isinstance(self._node, logical.WindowAggregate | logical.WindowReduce):
+        """The rows that came after their window had closed; of a join, this side's rows that came too late."""
+        if not isinstance(self._late_of, HAS_LATE):
             raise PlanError(
-                "only the result of a window has late rows. Write: counts = ….window(…).aggregate(…); counts.late",
+                "only the result of a window has late rows, or of a join in time. Write: counts = ….window(…).aggregate(…); counts.late",
                 where=user_line(),
             )
-        return self._then(logical.Port(where=user_line(), input=self._node, port="late"))
+        return self._then(logical.Port(where=user_line(), input=self._late_of, port="late"))
+
+    @property
+    def late_right(self) -> Stream:
+        """The other side's rows that came too late for a join."""
+        if not isinstance(self._node, joins.HAS_LATE_RIGHT):
+            raise PlanError(
+                "only a join in time has late rows of its right side. Write: both = a.join(b, …); both.late_right",
+                where=user_line(),
+            )
+        return self._then(logical.Port(where=user_line(), input=self._node, port="late_right"))
 
     # Time and keys.
 
-    def with_watermark(self, column: str, *, delay: Any, idle_after: Any = None) -> Stream:
-        """Event time, and how late rows may be: `with_watermark("at", delay="5s")`. Per split; the least over the active ones."""
-        delay_us = at_line(lambda: micros(delay, "delay"))
-        idle_us = None if idle_after is None else at_line(lambda: micros(idle_after, "idle_after"))
-        return self._then(
-            logical.AssignTime(
-                where=user_line(), input=self._node, column=column, delay=delay_us, idle_after=idle_us, on_error=self._on_error
-            )
+    def with_watermark(
+        self,
+        at: Expr | str | Callable[..., Any],
+        *,
+        delay: Any = None,
+        punctuated: Expr | str | Callable[..., Any] | None = None,
+        idle_after: Any = None,
+        max_ahead: Any = None,
+        align: str | None = None,
+        drift: Any = None,
+    ) -> Stream:
+        """Event time, and how far it is: `with_watermark("at", delay="5s")`. Per split; the least over the active ones.
+
+        Args:
+            at: a column, an expression, or a function of a row that returns a datetime with time zone.
+            delay: by how much rows of a split may be out of order; "0s" if times never go back.
+            punctuated: instead of `delay`: a function of a row (or an expression). Where it gives a time, nothing more at or
+            before it comes in this split; None says nothing.
+            idle_after: a split silent for so long holds nobody back.
+            max_ahead: a row whose time is further in the future is a bad row, and moves nothing.
+            align: splits of all sources that name this group stay within `drift` of the slowest.
+        """
+
+        def duration(value: Any, name: str) -> int | None:
+            return None if value is None else at_line(lambda: micros(value, name))
+
+        node = logical.AssignTime(
+            where=user_line(),
+            input=self._node,
+            at=self._moment(at),
+            delay=duration(delay, "delay"),
+            punctuated=None if punctuated is None else self._moment(punctuated),
+            idle_after=duration(idle_after, "idle_after"),
+            max_ahead=duration(max_ahead, "max_ahead"),
+            align=align,
+            drift=duration(drift, "drift"),
+            on_error=self._on_error,
         )
+        return self._then(node)
 
     def key_by(self, *columns: Expr | str, **named: Expr | str) -> KeyedStream:
         """Rows with equal keys are worked on together: `key_by("user")`, `key_by(word="value")`."""
@@ -141,10 +247,28 @@ class Stream:
         stream = self.with_columns(**computed) if computed else self
         return KeyedStream(stream, tuple(name for name, _ in keys))
 
-    def window(self, shape: Tumbling) -> WindowedStream:
-        """Windows over all rows, without a key."""
+    def window(self, shape: Any, *, lateness: Any = None, trigger: Any = None, emit: str | None = None) -> WindowedStream:
+        """Windows over all rows, without a key. Options as in `KeyedStream.window`."""
         all_rows = [*((name, col(name)) for name in self.schema.names), (logical.ALL_COLUMN, lit(0))]
-        return WindowedStream(self._project(all_rows), (logical.ALL_COLUMN,), shape)
+        return WindowedStream(self._project(all_rows), (logical.ALL_COLUMN,), shape, lateness, trigger, emit)
+
+    def count_by_window(self, size: Any, *, every: Any = None, name: str | None = None) -> Stream:
+        """How many rows there are in each window, as `n`; with `every`, windows overlap."""
+        return self.window(at_line(lambda: window_of(size, every))).aggregate(n=count(), name=name)
+
+    def count_by_value_and_window(self, size: Any, *, every: Any = None, name: str | None = None) -> Stream:
+        """How many rows equal in all columns there are in each window, as `n`."""
+        return self.key_by(*self.schema.names).window(at_line(lambda: window_of(size, every))).aggregate(n=count(), name=name)
+
+    def reduce_by_window(
+        self, function: Callable[[Any, Any], Any], size: Any, *, every: Any = None, name: str | None = None
+    ) -> Stream:
+        """A function of two rows, folded over all rows of each window."""
+        return self.window(at_line(lambda: window_of(size, every))).reduce(function, name=name)
+
+    def as_rows(self, op: str = "op") -> Stream:
+        """Changes as plain rows that are final: a column says what each is, "insert", "update" or "delete"."""
+        return self._then(logical.AsRows(where=user_line(), input=self._node, op=op))
 
     # The end.
 
@@ -169,6 +293,14 @@ class Stream:
         row_function = at_line(lambda: RowFunction.of(function, kind, self.schema, schema))
         return self._then(logical.MapRows(where=user_line(), input=self._node, function=row_function, on_error=self._on_error))
 
+    def _moment(self, at: Expr | str | Callable[..., Any]) -> Expr | RowFunction:
+        """What gives a row its time, or none."""
+        if isinstance(at, Expr | str):
+            return at_line(lambda: as_expr(at))
+        if not callable(at):
+            raise PlanError(f'{at!r} is neither a column, an expression nor a function. Write: "at"', where=user_line())
+        return at_line(lambda: RowFunction.of(at, "map", self.schema, datetime | None))
+
     def _known(self, names: tuple[str, ...]) -> None:
         for name in names:
             col(name).type(self.schema)
@@ -191,150 +323,3 @@ class Parts:
     def rest(self) -> Stream:
         """The rows that matched no condition."""
         return Stream(self._pipeline, logical.Port(where=user_line(), input=self._node, port="rest"))
-
-
-class KeyedStream:
-    """Rows by key: `aggregate`, `reduce`, `window`."""
-
-    def __init__(self, stream: Stream, by: tuple[str, ...]) -> None:
-        self._stream, self._by = stream, by
-
-    def aggregate(self, *aliased: Aggregate, name: str | None = None, **aggregates: Aggregate | str) -> Stream:
-        """Running aggregates: an updated row per key. `aggregate(n=pen.count(), total="sum(price)", name="totals")`."""
-        built = at_line(lambda: named_aggregates(aliased, aggregates))
-        name = need_name(name, "aggregate", built, self._by)
-        node = logical.Aggregate(
-            where=user_line(), input=self._stream._node, by=self._by, name=name, aggregates=built, on_error=self._stream._on_error
-        )
-        return self._stream._then(node)
-
-    def reduce(self, function: Callable[[Any, Any], Any], *, name: str | None = None) -> Stream:
-        """A function of two rows, folded over each key's rows in the order they come: an updated row per key."""
-        folded = at_line(lambda: ReduceFunction.of(function, self._stream.schema))
-        name = need_name(name, "reduce", function, self._by)
-        node = logical.Reduce(
-            where=user_line(), input=self._stream._node, by=self._by, name=name, function=folded, on_error=self._stream._on_error
-        )
-        return self._stream._then(node)
-
-    def window(self, shape: Tumbling) -> WindowedStream:
-        """Windows per key: `window(pen.tumbling("10s"))`."""
-        return WindowedStream(self._stream, self._by, shape)
-
-
-class WindowedStream:
-    """Rows by key and window: `aggregate`, `reduce`."""
-
-    def __init__(self, stream: Stream, by: tuple[str, ...], shape: Tumbling) -> None:
-        if not isinstance(shape, Tumbling):
-            raise PlanError(
-                f'window needs a shape, and {shape!r} is none. Write: .window(pen.tumbling("10s"))', where=user_line()
-            )
-        self._stream, self._by, self._shape = stream, by, shape
-
-    def aggregate(self, *aliased: Aggregate, name: str | None = None, **aggregates: Aggregate | str) -> Stream:
-        """One row per key and window, with window_start and window_end, once the watermark has passed its end."""
-        built = at_line(lambda: named_aggregates(aliased, aggregates))
-        name = need_name(name, "aggregate", built, self._by)
-        node = logical.WindowAggregate(
-            where=user_line(),
-            input=self._stream._node,
-            by=self._by,
-            name=name,
-            window=self._shape,
-            aggregates=built,
-            on_error=self._stream._on_error,
-        )
-        return self._stream._then(node)
-
-    def reduce(self, function: Callable[[Any, Any], Any], *, name: str | None = None) -> Stream:
-        """A function of two rows, folded over each key's rows of a window."""
-        folded = at_line(lambda: ReduceFunction.of(function, visible(self._stream.schema)))
-        name = need_name(name, "reduce", function, self._by)
-        node = logical.WindowReduce(
-            where=user_line(),
-            input=self._stream._node,
-            by=self._by,
-            name=name,
-            window=self._shape,
-            function=folded,
-            on_error=self._stream._on_error,
-        )
-        return self._stream._then(node)
-
-
-def tumbling(size: Any, *, offset: Any = "0s") -> Tumbling:
-    """Windows of one size, side by side: `tumbling("10s")`."""
-    return at_line(lambda: Tumbling(micros(size, "size"), micros(offset, "offset")))
-
-
-# --- arguments to expressions
-# ----------------------------------------------------------------------------------------------------------------
-
-
-def at_line(build: Callable[[], T]) -> T:
-    """What `build` returns; its PlanError points at the user's line."""
-    try:
-        return build()
-    except PlanError as error:
-        if error.where is None:
-            error.where = user_line()
-        raise
-
-
-def as_expr(value: object) -> Expr:
-    """A string is SQL, an expression is itself."""
-    if isinstance(value, Expr):
-        return value
-    if isinstance(value, str):
-        return parse(value)
-    raise PlanError(f"expected an expression or SQL text, and got {value!r}. A literal: pen.lit({value!r})")
-
-
-def named_exprs(values: tuple[Expr | str, ...]) -> list[tuple[str, Expr]]:
-    """Positional arguments: each must have a name of its own."""
-    named = []
-    for value in values:
-        expr = as_expr(value)
-        if expr.name is None:
-            raise PlanError(f'{expr.text()} has no name. Write: total={value!r}, or .alias("total")')
-        named.append((expr.name, expr))
-    return named
-
-
-def keyword_exprs(values: Mapping[str, Expr | str]) -> list[tuple[str, Expr]]:
-    """Keyword arguments: the keyword is the name."""
-    return [(name, as_expr(value)) for name, value in values.items()]
-
-
-def named_aggregates(aliased: tuple[Aggregate, ...], named: Mapping[str, Aggregate | str]) -> tuple[tuple[str, Aggregate], ...]:
-    """Aggregates with the names of their result columns."""
-    built: list[tuple[str, Aggregate]] = []
-    for aggregate in aliased:
-        if not isinstance(aggregate, Aggregate) or aggregate.name is None:
-            raise PlanError('an aggregate needs a name. Write: n=pen.count(), or pen.count().alias("n")')
-        built.append((aggregate.name, aggregate))
-    for name, value in named.items():
-        aggregate = parse_aggregate(value) if isinstance(value, str) else value
-        if not isinstance(aggregate, Aggregate):
-            raise PlanError(f'{name}={value!r} is no aggregate. Write: {name}=pen.count(), or {name}=col("x").sum()')
-        built.append((name, aggregate))
-    if not built:
-        raise PlanError('aggregate needs something to compute. Write: .aggregate(n=pen.count(), name="counts")')
-    return tuple(built)
-
-
-def need_name(name: str | None, verb: str, what: object, by: tuple[str, ...]) -> str:
-    """The step's name, or an error that shows the line to write."""
-    if name is None:
-        suggestion = "-".join((*(key.lstrip("_") for key in by), "counts" if verb == "aggregate" else verb)).replace("_", "-")
-        if isinstance(what, tuple):
-            inside = ", ".join(f"{n}=pen.count()" if a.text() == "count(*)" else f'{n}="{a.text()}"' for n, a in what)
-        else:
-            inside = getattr(what, "__name__", "function")
-        raise PlanError(
-            f"this {verb} keeps state, so it needs a name: savepoints find its state by it.\n"
-            f'  Write: .{verb}({inside}, name="{suggestion}")',
-            where=user_line(),
-        )
-    return check_name(name, "a step", where=user_line())

@@ -159,6 +159,7 @@ class SinkContext:
     job_dir: Path
     schema: pa.Schema
     keys: tuple[str, ...] = ()  # of an update stream: a row replaces the earlier row with the same keys
+    changes: str = "append"  # append, update or retract; a column `change` says -1 where a row is deleted or withdrawn
     options: dict[str, Json] = field(default_factory=dict)
 
 
@@ -201,6 +202,8 @@ class Sink(abc.ABC):
     name: str
     kind: str = "transactional"  # transactional | idempotent | at-least-once
     accepts: frozenset[str] = frozenset({"append"})  # kinds of streams: append, update, retract
+    change_name: str = "change"  # of the column that says so
+    wants_change: bool = False  # whether to say of every row whether it is withdrawn, also where none can be
 
     @abc.abstractmethod
     def writer(self, context: SinkContext) -> Writer:

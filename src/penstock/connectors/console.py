@@ -27,7 +27,7 @@ class ConsoleSink(Sink):
     name: str
     rows: int
     kind: str = field(init=False, default="at-least-once")
-    accepts: frozenset[str] = field(init=False, default=frozenset({"append", "update"}))
+    accepts: frozenset[str] = field(init=False, default=frozenset({"append", "update", "retract"}))
 
     def writer(self, context: SinkContext) -> Writer:
         return StagedWriter(context)

@@ -14,6 +14,8 @@
 2. The target exists: with our own marker it was done before (ALREADY); with any other it is not ours to touch (`StorageError`).
    Prepared parts are removed after the rename.
 3. An epoch without rows makes no directory.
+5. `change="change"`: rows that replace or withdraw earlier ones can be written too; the column says 1 for a row that is added or
+   put, -1 for one that is deleted or withdrawn. The sum over all epochs is the result.
 4. `roll=N` gathers: a commit renames the epoch into `_rolled` (that is its commit: durable, once, never undone), and N
    of them are linked into `epoch=<first>-<last>`, made visible by one rename, before their own directories go. A crash
    between the two is noticed by the next commit, because visible markers list their epochs. Closing the committer shows
@@ -55,7 +57,23 @@ class FileSink(Sink):
     path: str
     format: str
     roll: int
+    change: str | None = None
     kind: str = field(init=False, default="transactional")
+
+    @property
+    def accepts(self) -> frozenset[str]:  # type: ignore[override]
+        """Only files that say so hold rows that take others back."""
+        return frozenset({"append", "update", "retract"} if self.change else {"append"})
+
+    @property
+    def wants_change(self) -> bool:  # type: ignore[override]
+        """A column that was asked for is always there."""
+        return self.change is not None
+
+    @property
+    def change_name(self) -> str:  # type: ignore[override]
+        """As the user calls it."""
+        return self.change or "change"
 
     def writer(self, context: SinkContext) -> Writer:
         return _FileWriter(self, context)
@@ -67,7 +85,14 @@ class FileSink(Sink):
         return "files, transactional"
 
 
-def files(path: str | os.PathLike[str], *, format: str = "parquet", roll: int = 1, name: str | None = None) -> FileSink:
+def files(
+    path: str | os.PathLike[str],
+    *,
+    format: str = "parquet",
+    roll: int = 1,
+    change: str | None = None,
+    name: str | None = None,
+) -> FileSink:
     """See `penstock.sinks.files`."""
     text = os.fspath(path)
     if "://" in text:
@@ -77,7 +102,7 @@ def files(path: str | os.PathLike[str], *, format: str = "parquet", roll: int = 
     if roll < 1:
         raise ConfigError(f"roll={roll}: expected the number of epochs in a directory, at least 1")
     absolute = Path(text).absolute()
-    return FileSink(check_name(name or absolute.name, "a sink"), str(absolute), format, roll)
+    return FileSink(check_name(name or absolute.name, "a sink"), str(absolute), format, roll, change)
 
 
 def _staging(sink: FileSink, context: SinkContext) -> Path:

@@ -41,7 +41,7 @@ class ForeachBatch(Sink):
     name: str
     call: Call
     kind: str
-    accepts: frozenset[str] = field(init=False, default=frozenset({"append", "update"}))
+    accepts: frozenset[str] = field(init=False, default=frozenset({"append", "update", "retract"}))
 
     def writer(self, context: SinkContext) -> Writer:
         return StagedWriter(context)

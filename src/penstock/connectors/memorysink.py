@@ -3,13 +3,16 @@
 1. Rows are kept under the sink's name, for the life of the process: `sinks.memory("out").rows()` finds what a pipeline
    wrote to "out".
 2. An epoch that is committed again replaces itself: each (lineage, epoch) is there once.
-3. Of an update stream only the last row per key is shown. The key is the stream's own unless `key=` says another.
+3. Of an update stream only the last row per key is shown. The key is the stream's own unless `key=` says another. Of a retract
+   stream only the rows are shown that were not withdrawn.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +30,10 @@ class _Kept:
     def __init__(self) -> None:
         self.epochs: dict[tuple[str, int], pa.Table] = {}
         self.keys: tuple[str, ...] = ()
+        self.changes = "append"
 
+
+CHANGE = "change"
 
 _KEPT: dict[str, _Kept] = {}
 _LOCK = threading.Lock()
@@ -40,7 +46,7 @@ class MemorySink(Sink):
     name: str
     key: tuple[str, ...]
     kind: str = field(init=False, default="transactional")
-    accepts: frozenset[str] = field(init=False, default=frozenset({"append", "update"}))
+    accepts: frozenset[str] = field(init=False, default=frozenset({"append", "update", "retract"}))
 
     def writer(self, context: SinkContext) -> Writer:
         return StagedWriter(context)
@@ -56,11 +62,13 @@ class MemorySink(Sink):
         with _LOCK:
             kept = _KEPT.get(self.name)
             tables = list(kept.epochs.values()) if kept else []
-            keys = kept.keys if kept else ()
+            keys, changes = (kept.keys, kept.changes) if kept else ((), "append")
         if not tables:
             return None
         table = pa.concat_tables(tables)
-        return _newest(table, keys) if keys else table
+        if changes == "retract":
+            return _remaining(table)
+        return _newest(table, keys) if keys or changes == "update" else table
 
     def rows(self) -> list[dict[str, Any]]:
         """What was committed so far, as dicts."""
@@ -88,14 +96,36 @@ class _MemoryCommitter(StagedCommitter):
         table = rows.read_all()
         with _LOCK:
             kept = _KEPT.setdefault(self._sink.name, _Kept())
-            kept.keys = self._sink.key or self.context.keys
+            kept.keys, kept.changes = self._sink.key or self.context.keys, self.context.changes
             kept.epochs[self.context.lineage, epoch] = table
 
 
 def _newest(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    """The last row of each key, in the order in which the keys first came."""
+    """The last row of each key that was not deleted, in the order in which the keys first came."""
     last: dict[tuple[Any, ...], int] = {}
     columns = [table.column(name).to_pylist() for name in keys]
-    for row, key in enumerate(zip(*columns)):
-        last[key] = row
-    return table.take(pa.array(list(last.values()), pa.int64()))
+    changes = table.column(CHANGE).to_pylist() if CHANGE in table.column_names else repeat(1)
+    for row, (key, change) in enumerate(zip(zip(*columns) if columns else repeat((), table.num_rows), changes)):
+        if change < 0:
+            last.pop(key, None)
+        else:
+            last[key] = row
+    return _without_change(table.take(pa.array(list(last.values()), pa.int64())))
+
+
+def _remaining(table: pa.Table) -> pa.Table:
+    """The rows that were not withdrawn. Within an epoch a row may be withdrawn before it comes: only the sum counts."""
+    rows = _without_change(table)
+    places: dict[str, list[int]] = {}
+    net: Counter[str] = Counter()
+    for number, (row, change) in enumerate(zip(rows.to_pylist(), table.column(CHANGE).to_pylist())):
+        key = repr(row)
+        net[key] += change
+        if change > 0:
+            places.setdefault(key, []).append(number)
+    left = [number for key, numbers in places.items() for number in numbers[len(numbers) - max(net[key], 0) :]]
+    return rows.take(pa.array(sorted(left), pa.int64()))
+
+
+def _without_change(table: pa.Table) -> pa.Table:
+    return table.drop_columns([CHANGE]) if CHANGE in table.column_names else table

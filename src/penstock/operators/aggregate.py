@@ -6,22 +6,24 @@ state holds, and a result is read off them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.eventtime import Tumbling
 from penstock.expr import Accumulators
 from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Errors, Operator, Origin, Out, keep
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.table import KeyedTable
 from penstock.state.timers import TimerTable
+from penstock.windows import Tumbling, closing
 
 WINDOW_COLUMN, ROWS_COLUMN = "__window", "__rows"
 TIME_TYPE = pa.timestamp("us", tz="UTC")
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
 FAILED = "the input of an aggregate failed"
 
 
@@ -56,15 +58,21 @@ class KeyedAggregate(Operator):
         by: Sequence[pa.Field],
         accumulators: Accumulators,
         errors: Errors,
-        table: KeyedTable,
+        states: Mapping[str, Any],
         *,
         partial: bool,
         max_parallelism: int,
     ) -> None:
         super().__init__(name)
         self._by, self._accumulators, self._errors = list(by), accumulators, errors
-        self._table, self._partial, self._max_parallelism = table, partial, max_parallelism
+        self._partial, self._max_parallelism = partial, max_parallelism
         self._names = [f.name for f in by]
+        self.states = states
+
+    @property
+    def _table(self) -> KeyedTable:
+        table: KeyedTable = self.states["accumulators"]
+        return table
 
     def _fold(self, rows: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, np.ndarray[Any, np.dtype[np.bool_]]]:
         """Bring the state up to date with rows of accumulators; return the merged rows, and which of them the state had already.
@@ -105,7 +113,6 @@ class RunningAggregate(KeyedAggregate):
     def __init__(self, name: str, output: pa.Schema, **shared: Any) -> None:
         super().__init__(name, **shared)
         self._output = output
-        self.states = {"accumulators": self._table}
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Fold, and send the results of the keys touched."""
@@ -117,19 +124,19 @@ class RunningAggregate(KeyedAggregate):
 
 
 class WindowAggregate(KeyedAggregate):
-    """One row per key and window, once the watermark has passed the window's last moment.
+    """One row per key and window, once nothing can change it: the watermark has passed its last moment and the lateness.
 
     Input:   rows with event time, or partial rows with `__window`; in any order.
     State:   one row of accumulators per key and open window.
-    Timers:  event time, at the last moment of each key's open windows.
+    Timers:  event time, when each key's open windows close.
     Output:  main: key, window_start, window_end, results. late: the rows whose window had closed.
     """
 
-    def __init__(self, name: str, output: pa.Schema, shape: Tumbling, timers: TimerTable, **shared: Any) -> None:
+    def __init__(self, name: str, output: pa.Schema, shape: Tumbling, lateness: int, **shared: Any) -> None:
         super().__init__(name, **shared)
-        self._output, self._shape, self._timers = output, shape, timers
+        self._output, self._shape, self._lateness = output, shape, lateness
         self._keys = [*self._names, WINDOW_COLUMN]
-        self.states = {"accumulators": self._table, "timers": timers}
+        self._timers: TimerTable = self.states["timers"]
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Set late rows aside, fold the others, and wait for the ends of windows not seen before."""
@@ -143,8 +150,15 @@ class WindowAggregate(KeyedAggregate):
         if rows.num_rows:
             merged, found = self._fold(rows, self._keys)
             if not found.all():
-                fresh = keep(merged.select(self._keys), ~found)
-                self._timers.add(fresh.column(WINDOW_COLUMN).to_numpy() + (self._shape.size - 1), fresh)
+                self._await(keep(merged.select(self._keys), ~found))
+
+    def _await(self, fresh: pa.RecordBatch) -> None:
+        """Set timers for windows not seen before."""
+        self._timers.add(self._closing(fresh.column(WINDOW_COLUMN).to_numpy()), fresh)
+
+    def _closing(self, starts: Ints) -> Ints:
+        """When a window, or whatever stands in `__window`, takes no more rows."""
+        return closing(self._shape.end_of(starts), self._lateness)
 
     def _set_aside(self, batch: pa.RecordBatch, late: np.ndarray[Any, np.dtype[np.bool_]]) -> Iterator[Out]:
         rows = keep(batch, late)
@@ -153,30 +167,34 @@ class WindowAggregate(KeyedAggregate):
             yield LATE, rows
 
     def _late(self, rows: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        ends = rows.column(WINDOW_COLUMN).to_numpy() + (self._shape.size - 1)
+        ends = self._closing(rows.column(WINDOW_COLUMN).to_numpy())
         if not len(ends) or ends.min() > self._timers.floor_max:  # as almost always: no need to know whose floor is where
             return np.zeros(len(ends), np.bool_)
-        groups = groups_of(hash_keys(canonical_keys(rows, self._names)), self._max_parallelism)
-        late: np.ndarray[Any, np.dtype[np.bool_]] = ends <= self._timers.floor_of(groups)
+        late: np.ndarray[Any, np.dtype[np.bool_]] = ends <= self._floors(rows)
         return late
 
+    def _floors(self, rows: pa.RecordBatch) -> Ints:
+        """How far time is for the key of each row."""
+        return self._timers.floor_of(groups_of(hash_keys(canonical_keys(rows, self._names)), self._max_parallelism))
+
     def advance(self, time: int) -> Iterator[Out]:
-        """Fire the windows that have ended."""
+        """Fire the windows that have closed."""
         for due in self._timers.due(time):
             keys = due.select(self._keys)
             found, values = self._table.get_many(keys)
             assert found.all(), "an open window has a timer and a row of state"
             merged = pa.RecordBatch.from_arrays([*keys.columns, *values.columns], names=[*self._keys, *values.schema.names])
             self._table.delete_many(keys)
-            yield MAIN, self._rows(merged)
+            starts = merged.column(WINDOW_COLUMN).to_numpy()
+            yield MAIN, self._rows(merged, starts, self._shape.end_of(starts))
         self._timers.advance(time)
 
-    def _rows(self, merged: pa.RecordBatch) -> pa.RecordBatch:
+    def _rows(self, merged: pa.RecordBatch, starts: Ints, ends: Ints) -> pa.RecordBatch:
+        """The results of windows; `merged` has their keys and accumulators."""
         keys, results = self._result(merged)
-        starts = merged.column(WINDOW_COLUMN)
-        ends = pc.add(starts, self._shape.size)
-        columns = [*keys, starts.cast(TIME_TYPE), ends.cast(TIME_TYPE), *results, pc.subtract(ends, 1).cast(TIME_TYPE)]
-        return pa.RecordBatch.from_arrays(columns, schema=self._output.append(pa.field(TIME_COLUMN, TIME_TYPE)))
+        times = [pa.array(each).cast(TIME_TYPE) for each in (starts, ends, ends - 1)]
+        columns = [*keys, *times[:2], *results, times[2]]
+        return pa.RecordBatch.from_arrays(columns, schema=self._output.append(pa.field(TIME_COLUMN, TIME_TYPE, nullable=False)))
 
 
 def with_window(batch: pa.RecordBatch, shape: Tumbling) -> pa.RecordBatch:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import RowError
-from penstock.functions import RowFunction
+from penstock.functions import Applied, RowFunction
 from penstock.operators.operator import MAIN, Errors, Operator, Origin, Out
+from penstock.operators.project import with_deletes
 
 
 class RowMap(Operator):
@@ -18,9 +20,9 @@ class RowMap(Operator):
     Output:  what it returns, with the hidden columns of the row it came from.
     """
 
-    def __init__(self, name: str, function: RowFunction, errors: Errors) -> None:
+    def __init__(self, name: str, function: RowFunction, errors: Errors, *, deletes: bool = False) -> None:
         super().__init__(name)
-        self._function, self._errors = function, errors
+        self._function, self._errors, self._deletes = function, errors, deletes
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Apply; a filter keeps the row itself, hidden columns and all."""
@@ -30,13 +32,19 @@ class RowMap(Operator):
             yield from self._errors.letters(batch, rows, [f"{type(e).__name__}: {e}" for _, e in applied.errors], origin)
         picked = pa.array(applied.origin)
         if self._function.kind == "filter":
-            yield MAIN, batch.take(picked)
+            yield MAIN, self._marked(batch, applied) if self._deletes else batch.take(picked)
             return
         out = applied.rows
         for name in batch.schema.names:
             if name.startswith("__"):
                 out = out.append_column(batch.schema.field(name), batch.column(name).take(picked))
         yield MAIN, out
+
+    def _marked(self, batch: pa.RecordBatch, applied: Applied) -> pa.RecordBatch:
+        kept, bad = np.zeros(batch.num_rows, np.bool_), np.zeros(batch.num_rows, np.bool_)
+        kept[applied.origin] = True
+        bad[[row for row, _ in applied.errors]] = True
+        return with_deletes(batch, kept, bad)
 
 
 class BatchMap(Operator):

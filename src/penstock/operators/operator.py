@@ -1,7 +1,8 @@
 """What an operator is: columnar logic over batches. State in, rows out; no IO, no plan, no time of its own.
 
-1. `process` takes rows and yields (port, rows); `advance` is told how far event time is; `end` that no more will come. Each
-   yields as it goes, so a window that fires ten million rows never holds them all.
+1. `process` takes rows and yields (port, rows); `advance` is told how far event time is, `on_time` the time of day; `end` that
+   no more will come. Each yields as it goes, so a window that fires ten million rows never holds them all. An operator with
+   several inputs has `receive` instead of `process`.
 2. What an operator remembers across a restart is in `states`, and only there. The task snapshots it; operators contain no
    snapshot code.
 3. How rows are cut into batches never changes the result.
@@ -26,7 +27,7 @@ FIX = '  To set such rows aside: pen.Pipeline(..., on_error="dead-letter")'
 
 Out = tuple[str, pa.RecordBatch]
 
-TIME_COLUMN = "__time"
+TIME_COLUMN, CHANGE_COLUMN, PANE_COLUMN = "__time", "__change", "__pane"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +45,30 @@ class Operator:
     name: str
     states: Mapping[str, Any]  # name -> KeyedTable or TimerTable
     counters: Counter[str]
+    clocked: bool = False  # whether it goes by the time of day
+    now: int = -(2**63)  # the time of day, if it does
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.states = {}
         self.counters = Counter()
 
+    def receive(self, input: int, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
+        """Take rows that came in by one of several inputs."""
+        return self.process(batch, origin)
+
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Take rows, yield rows."""
         yield MAIN, batch
+
+    @property
+    def wake_at(self) -> int | None:
+        """When it wants to be told the time (`on_time`) next."""
+        return None
+
+    def on_time(self, now: int) -> Iterator[Out]:
+        """It is `now`; only for operators that are `clocked`. At the end of input it is the end of time."""
+        yield from ()
 
     def advance(self, time: int) -> Iterator[Out]:
         """Event time has reached `time`: nothing more at or before it."""
@@ -85,7 +101,7 @@ class Errors:
             return
         texts = [reasons] * len(numbers) if isinstance(reasons, str) else list(reasons)
         visible = [name for name in batch.schema.names if not name.startswith("__")]
-        records = [str({name: batch.column(name)[row].as_py() for name in visible})[:1000] for row in numbers]
+        records = [str({name: shown(batch.column(name)[row]) for name in visible})[:1000] for row in numbers]
         if self.fail:
             where = f" of source {origin.source!r}, split {origin.split!r}" if origin else ""
             raise RowError(f"step {self.step!r} cannot process a row{where}: {texts[0]}. The row: {records[0]}\n{FIX}")
@@ -117,6 +133,14 @@ class Errors:
             "event_time": times or [None] * count,
         }
         return pa.RecordBatch.from_pydict(columns, schema=self._schema)
+
+
+def shown(value: pa.Scalar) -> Any:
+    """A value for people. Python has no times after the year 9999, and milliseconds taken for seconds are there."""
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        return repr(value)
 
 
 def keep(batch: pa.RecordBatch, mask: np.ndarray[Any, Any]) -> pa.RecordBatch:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.expr import Evaluated, Evaluator, Expr
-from penstock.operators.operator import MAIN, Errors, Operator, Origin, Out, keep
+from penstock.operators.operator import CHANGE_COLUMN, MAIN, Errors, Operator, Origin, Out, keep
 
 
 class Project(Operator):
@@ -43,11 +44,14 @@ class Project(Operator):
 
 
 class Filter(Operator):
-    """Keep the rows for which a condition is true (not false, not null)."""
+    """Keep the rows for which a condition is true (not false, not null).
 
-    def __init__(self, name: str, condition: Expr, errors: Errors) -> None:
+    Of rows that replace earlier ones (`deletes`), one that is not kept deletes its predecessor instead.
+    """
+
+    def __init__(self, name: str, condition: Expr, errors: Errors, *, deletes: bool = False) -> None:
         super().__init__(name)
-        self._condition, self._errors = Evaluator(condition), errors
+        self._condition, self._errors, self._deletes = Evaluator(condition), errors, deletes
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Evaluate and filter."""
@@ -56,7 +60,25 @@ class Filter(Operator):
         if bad is not None:
             rows = np.flatnonzero(bad)
             yield from self._errors.letters(batch, rows, reasons([result], rows), origin)
-        yield MAIN, batch.filter(result.values, null_selection_behavior="drop")
+        if self._deletes:
+            yield MAIN, with_deletes(batch, np.asarray(pc.fill_null(result.values, False)), bad)
+        else:
+            yield MAIN, batch.filter(result.values, null_selection_behavior="drop")
+
+
+class Union(Operator):
+    """The rows of several streams, with the same hidden columns: a row that says nothing of being withdrawn is not."""
+
+    def __init__(self, name: str, hidden: Sequence[pa.Field]) -> None:
+        super().__init__(name)
+        self._hidden = list(hidden)
+
+    def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
+        """Add what is missing."""
+        for field in self._hidden:
+            if field.name == CHANGE_COLUMN and field.name not in batch.schema.names:
+                batch = batch.append_column(field, pa.array(np.ones(batch.num_rows, np.int8)))
+        yield MAIN, batch
 
 
 class Split(Operator):
@@ -80,6 +102,34 @@ class Split(Operator):
             yield tag, keep(batch, chosen)
             left &= ~chosen
         yield "rest", keep(batch, left)
+
+
+class AsRows(Operator):
+    """Say in a column what a row is, instead of in a hidden one."""
+
+    def __init__(self, name: str, op: str, added: str) -> None:
+        super().__init__(name)
+        self._op, self._added = op, added
+
+    def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
+        """Name the changes."""
+        words = pa.array([self._added] * batch.num_rows, pa.string())
+        if CHANGE_COLUMN in batch.schema.names:
+            words = pc.if_else(pc.less(batch.column(CHANGE_COLUMN), 0), "delete", words)
+            batch = batch.drop_columns([CHANGE_COLUMN])
+        yield MAIN, batch.append_column(pa.field(self._op, pa.string(), nullable=False), words)
+
+
+def with_deletes(
+    batch: pa.RecordBatch, kept: np.ndarray[Any, np.dtype[np.bool_]], bad: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+) -> pa.RecordBatch:
+    """The rows, those that are not kept as deletes; bad ones are left out."""
+    change = np.where(kept, 1, -1).astype(np.int8)
+    if CHANGE_COLUMN in batch.schema.names:
+        change = np.minimum(change, batch.column(CHANGE_COLUMN).to_numpy())
+        batch = batch.drop_columns([CHANGE_COLUMN])
+    out = batch.append_column(pa.field(CHANGE_COLUMN, pa.int8(), nullable=False), pa.array(change))
+    return out if bad is None else keep(out, ~bad)
 
 
 def failing(results: Sequence[Evaluated], rows: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:

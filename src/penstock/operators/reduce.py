@@ -102,7 +102,7 @@ class Reduce(Operator):
 
     def _ends(self, keys: pa.RecordBatch) -> Any:
         assert self._shape is not None
-        return keys.column(WINDOW_COLUMN).to_numpy() + (self._shape.size - 1)
+        return self._shape.end_of(keys.column(WINDOW_COLUMN).to_numpy()) - 1
 
     def advance(self, time: int) -> Iterator[Out]:
         """Fire the windows that have ended."""
@@ -115,7 +115,7 @@ class Reduce(Operator):
             assert found.all(), "an open window has a timer and a row of state"
             self._table.delete_many(keys, hashes)
             starts = keys.column(WINDOW_COLUMN)
-            ends = pc.add(starts, self._shape.size)
+            ends = pa.array(self._shape.end_of(starts.to_numpy()))
             columns = {"window_start": starts.cast(TIME_TYPE), "window_end": ends.cast(TIME_TYPE)}
             columns |= dict(zip(self._rows.names, values.columns))
             arrays = [*(columns[f.name].cast(f.type) for f in self._output), pc.subtract(ends, 1).cast(TIME_TYPE)]

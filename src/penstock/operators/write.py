@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from penstock.connectors.connector import Json, Writer
-from penstock.operators.operator import Operator, Origin, Out
+from penstock.operators.operator import CHANGE_COLUMN, Operator, Origin, Out
 
 
 class Write(Operator):
@@ -22,8 +22,11 @@ class Write(Operator):
         self._writer, self._schema = writer, schema
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
-        """Write."""
-        arrays = [conform(batch.column(f.name), f.type) for f in self._schema]
+        """Write. A row that may be withdrawn says so in a column that the sink can see."""
+        names = batch.schema.names
+        if CHANGE_COLUMN not in names:
+            batch = batch.append_column(CHANGE_COLUMN, pa.repeat(pa.scalar(1, pa.int8()), batch.num_rows))
+        arrays = [conform(batch.column(f.name if f.name in names else CHANGE_COLUMN), f.type) for f in self._schema]
         self._writer.write(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
         yield from ()
 

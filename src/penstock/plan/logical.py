@@ -1,31 +1,41 @@
 """What the user wrote, as immutable nodes: each is checked when it is built and knows the schema of its rows.
 
-A node knows three things about its output: the columns (`schema`, without hidden ones), whether its rows carry event time
-(`timed`: the hidden column `__time`), and how rows relate to earlier ones (`changes`: "append" rows are final, "update" rows
-replace the earlier row with the same `keys`).
-Some nodes have more outputs than one; `Port` picks another.
+A node knows of its output:
+
+1. the columns (`schema`), without hidden ones;
+2. how rows relate to earlier ones (`changes`): "append" rows are final, "update" rows replace the earlier row with the same
+   `keys`, "retract" rows withdraw an earlier equal row or add one;
+3. which hidden columns the rows carry: `__time` (`timed`: event time), `__change` (`signed`: +1 for a row that is added or put,
+   -1 for one that is withdrawn or deleted; always there on a retract stream, and on an update stream whose rows can go away) and
+   `__pane` (`paned`: which firing of a window sent the row).
+
+Some nodes have more outputs than one; `Port` picks another. Steps that keep state are in `keyed.py` and `joins.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pyarrow as pa
 
 from penstock.connectors.connector import Sink, Source
 from penstock.errors import PlanError
-from penstock.eventtime import Tumbling, duration_text
-from penstock.expr import Aggregate as AggregateExpr
+from penstock.eventtime import duration_text
 from penstock.expr import Expr, col
-from penstock.folding import ReduceFunction
 from penstock.functions import RowFunction
-from penstock.state.keygroups import canonical_type
 
 TIME_COLUMN = "__time"
+CHANGE_COLUMN = "__change"
+PANE_COLUMN = "__pane"
 ROWS_COLUMN = "__rows"
 ALL_COLUMN = "__all"  # the key of windows over all rows: the same for every row
 TIME_TYPE = pa.timestamp("us", tz="UTC")
+
+TIME_FIELD = pa.field(TIME_COLUMN, TIME_TYPE, nullable=False)
+CHANGE_FIELD = pa.field(CHANGE_COLUMN, pa.int8(), nullable=False)
+PANE_FIELD = pa.field(PANE_COLUMN, pa.int64(), nullable=False)
 
 DEAD_SCHEMA = pa.schema(
     [
@@ -40,7 +50,8 @@ DEAD_SCHEMA = pa.schema(
 )
 """What a dead letter says of a row that could not be processed."""
 
-WINDOW_FIELDS = (pa.field("window_start", TIME_TYPE, nullable=False), pa.field("window_end", TIME_TYPE, nullable=False))
+Used = Mapping[str, set[str]]
+"""The columns that somebody uses of each output of a node, by port."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -52,11 +63,30 @@ class Node:
     timed: bool = field(init=False, default=False)
     changes: str = field(init=False, default="append")
     keys: tuple[str, ...] = field(init=False, default=())
+    signed: bool = field(init=False, default=False)
+    paned: bool = field(init=False, default=False)
+    retimed: bool = field(init=False, default=False)  # whether a row may be withdrawn for one with another event time
+
+    kind: ClassVar[str]  # of the operator that does it
 
     @property
     def inputs(self) -> tuple[Node, ...]:
         """The nodes whose rows this one takes."""
         return ()
+
+    @property
+    def hidden(self) -> list[pa.Field]:
+        """The hidden columns its rows carry."""
+        fields = ((self.timed, TIME_FIELD), (self.signed, CHANGE_FIELD), (self.paned, PANE_FIELD))
+        return [field for carried, field in fields if carried]
+
+    def needs(self, used: Used) -> list[set[str]]:
+        """The visible columns it takes of each input, if these of its own are used."""
+        return [set(used["main"]) for _ in self.inputs]
+
+    def output(self, port: str) -> Node:
+        """A node whose rows are like those that leave by a port."""
+        return self
 
     def text(self) -> str:
         """One line for explain()."""
@@ -67,7 +97,9 @@ class Node:
             object.__setattr__(self, name, value)
 
     def _like(self, input: Node, schema: pa.Schema | None = None) -> None:
+        """The rows are of the same kind as those of the input."""
         self._set(schema=schema or input.schema, timed=input.timed, changes=input.changes, keys=input.keys)
+        self._set(signed=input.signed, paned=input.paned, retimed=input.retimed)
 
     def error(self, message: str) -> PlanError:
         """A PlanError at the user's line."""
@@ -81,6 +113,7 @@ class Read(Node):
     source: Source
     name: str
     on_error: str = "fail"
+    kind = "source"
 
     def __post_init__(self) -> None:
         self._set(schema=self.source.schema)
@@ -96,6 +129,7 @@ class Project(Node):
     input: Node
     columns: tuple[tuple[str, Expr], ...]
     on_error: str = "fail"
+    kind = "project"
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.columns]
@@ -114,7 +148,7 @@ class Project(Node):
                 f" Keep it: select({', '.join(repr(key) for key in self.keys)}, ...)"
             )
         altered = [name for name, expr in self.columns if name in self.keys and expr.text() != col(name).text()]
-        if altered:
+        if altered and self.changes == "update":
             raise self.error(
                 f"rows of this stream replace earlier rows with the same {', '.join(self.keys)}, and {altered[0]!r} is computed anew"
                 " here. Give the new column another name"
@@ -123,6 +157,13 @@ class Project(Node):
     @property
     def inputs(self) -> tuple[Node, ...]:
         return (self.input,)
+
+    def needs(self, used: Used) -> list[set[str]]:
+        return [visible_columns(expr for _, expr in self.kept(used["main"]))]
+
+    def kept(self, used: set[str]) -> list[tuple[str, Expr]]:
+        """What must be made: what somebody uses, and whatever can fail, since its bad rows are somebody's business."""
+        return [(name, expr) for name, expr in self.columns if name in used or expr.columns() != {expr.text()}]
 
     def text(self) -> str:
         return "select " + ", ".join(name if expr.text() == name else f"{name}={expr.text()}" for name, expr in self.columns)
@@ -135,6 +176,7 @@ class Filter(Node):
     input: Node
     condition: Expr
     on_error: str = "fail"
+    kind = "filter"
 
     def __post_init__(self) -> None:
         kind = typed(self.condition, self.input, self)
@@ -142,11 +184,14 @@ class Filter(Node):
             raise self.error(
                 f"filter needs a condition, and {self.condition.text()} is {kind}. Write e.g. {self.condition.text()} > 0"
             )
-        self._like(self.input)
+        filtered(self, self.input)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
         return (self.input,)
+
+    def needs(self, used: Used) -> list[set[str]]:
+        return [used["main"] | visible_columns([self.condition]) | set(self.keys)]
 
     def text(self) -> str:
         return f"filter {self.condition.text()}"
@@ -159,17 +204,26 @@ class MapRows(Node):
     input: Node
     function: RowFunction
     on_error: str = "fail"
+    kind = "rows"
 
     def __post_init__(self) -> None:
-        if self.input.changes != "append" and self.function.kind != "filter":
+        if self.function.kind == "filter":
+            filtered(self, self.input)
+            return
+        if self.input.changes == "update":
             raise self.error(
                 "a function may change the key by which rows of this stream replace earlier ones. Use select or with_columns"
             )
         self._like(self.input, self.function.output)
+        self._set(keys=())
 
     @property
     def inputs(self) -> tuple[Node, ...]:
         return (self.input,)
+
+    def needs(self, used: Used) -> list[set[str]]:
+        kept = used["main"] | set(self.keys) if self.function.kind == "filter" else set()
+        return [kept | set(self.function.columns)]
 
     def text(self) -> str:
         return f"{self.function.kind} {self.function.name}"
@@ -181,16 +235,20 @@ class MapBatches(Node):
 
     input: Node
     function: Callable[[pa.RecordBatch], pa.RecordBatch]
-    output: pa.Schema
+    made: pa.Schema
+    kind = "batches"
 
     def __post_init__(self) -> None:
         if self.input.changes != "append":
             raise self.error("map_batches needs final rows, and rows of this stream replace earlier ones")
-        self._like(self.input, self.output)
+        self._like(self.input, self.made)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
         return (self.input,)
+
+    def needs(self, used: Used) -> list[set[str]]:
+        return [set(self.input.schema.names)]
 
     def text(self) -> str:
         return f"map_batches {getattr(self.function, '__name__', 'function')}"
@@ -201,6 +259,7 @@ class Union(Node):
     """The rows of all inputs, which have the same columns."""
 
     streams: tuple[Node, ...]
+    kind = "union"
 
     def __post_init__(self) -> None:
         first = self.streams[0]
@@ -217,6 +276,7 @@ class Union(Node):
             pa.field(f.name, f.type, any(stream.schema.field(f.name).nullable for stream in self.streams)) for f in first.schema
         ]
         self._like(first, pa.schema(fields))
+        self._set(signed=any(stream.signed for stream in self.streams), paned=all(stream.paned for stream in self.streams))
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -233,6 +293,7 @@ class Split(Node):
     input: Node
     conditions: tuple[tuple[str, Expr], ...]
     on_error: str = "fail"
+    kind = "split"
 
     def __post_init__(self) -> None:
         for tag, condition in self.conditions:
@@ -240,11 +301,18 @@ class Split(Node):
                 raise self.error(f"the tag {tag!r} is taken. Choose another")
             if not pa.types.is_boolean(typed(condition, self.input, self)):
                 raise self.error(f"split needs conditions, and {condition.text()} is not one")
+        if self.input.changes == "update":
+            raise self.error(
+                "rows of this stream replace earlier ones, and a newer one may belong elsewhere. Use filter, once for each part"
+            )
         self._like(self.input)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
         return (self.input,)
+
+    def needs(self, used: Used) -> list[set[str]]:
+        return [set().union(*used.values()) | visible_columns(condition for _, condition in self.conditions)]
 
     def text(self) -> str:
         return "split " + ", ".join(f"{tag}: {condition.text()}" for tag, condition in self.conditions)
@@ -258,11 +326,7 @@ class Port(Node):
     port: str
 
     def __post_init__(self) -> None:
-        if self.port == "late":
-            assert isinstance(self.input, WindowAggregate | WindowReduce)
-            self._like(self.input.input, self.input.row_schema)
-        else:
-            self._like(self.input)
+        self._like(self.input.output(self.port))
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -273,8 +337,41 @@ class Port(Node):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class AsRows(Node):
+    """Changes as rows that are final: a column says what each is."""
+
+    input: Node
+    op: str
+    kind = "as_rows"
+
+    def __post_init__(self) -> None:
+        check_column_name(self.op, self)
+        if self.op in self.input.schema.names:
+            raise self.error(f"there is a column {self.op!r} already. Name another: .as_rows(op=...)")
+        self._like(self.input, self.input.schema.append(pa.field(self.op, pa.string(), nullable=False)))
+        self._set(changes="append", keys=(), signed=False)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @property
+    def added(self) -> str:
+        """What a row that is not withdrawn is called."""
+        return "update" if self.input.changes == "update" else "insert"
+
+    def needs(self, used: Used) -> list[set[str]]:
+        return [used["main"] - {self.op}]
+
+    def text(self) -> str:
+        return f"as_rows {self.op}"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class DeadLetters(Node):
     """The dead letters of every step of the pipeline. Which steps those are is known once the pipeline is complete."""
+
+    kind = "union"
 
     def __post_init__(self) -> None:
         self._set(schema=DEAD_SCHEMA)
@@ -285,189 +382,121 @@ class DeadLetters(Node):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AssignTime(Node):
-    """Event time from a column, and how late rows may be."""
+    """Event time from an expression or a function of a row; how the watermark follows it; and what a split may not do."""
 
     input: Node
-    column: str
-    delay: int
-    idle_after: int | None
+    at: Expr | RowFunction
+    delay: int | None = None  # this or `punctuated`
+    punctuated: Expr | RowFunction | None = None
+    idle_after: int | None = None
+    max_ahead: int | None = None
+    align: str | None = None
+    drift: int | None = None
     on_error: str = "fail"
+    kind = "time"
 
     def __post_init__(self) -> None:
         if self.input.timed:
             raise self.error("this stream has event time already. Say with_watermark once, right after read")
         if self.input.changes != "append":
             raise self.error("with_watermark needs final rows. Say it right after read")
-        check_columns([self.column], self.input, self)
-        kind = self.input.schema.field(self.column).type
-        if not pa.types.is_timestamp(kind):
-            raise self.error(
-                f"event time needs a timestamp, and {self.column!r} is {kind}."
-                f" Write: with_columns({self.column}=col({self.column!r}).cast('timestamp'))"
-            )
-        if self.delay < 0:
-            raise self.error(f"delay={duration_text(self.delay)} is negative")
+        self._check_timestamp(self.at, "event time")
+        if self.punctuated is not None:
+            self._check_timestamp(self.punctuated, "a punctuation")
+        self._check_options()
         self._like(self.input)
         self._set(timed=True)
 
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
+    def _check_timestamp(self, what: Expr | RowFunction, role: str) -> None:
+        if isinstance(what, RowFunction):
+            return  # what it returns is looked at row by row
+        kind = typed(what, self.input, self)
+        if not pa.types.is_timestamp(kind):
+            text = what.text()
+            named = text in self.input.schema.names
+            fix = f"with_columns({text}=col({text!r}).cast('timestamp'))" if named else f'"cast({text} as timestamp)"'
+            raise self.error(f"{role} needs a timestamp, and {text!r} is {kind}. Write: {fix}")
 
-    def text(self) -> str:
-        idle = f", idle after {duration_text(self.idle_after)}" if self.idle_after else ""
-        return f"watermark {self.column} - {duration_text(self.delay)}{idle}"
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Keyed(Node):
-    """Base of steps that remember something per key."""
-
-    input: Node
-    by: tuple[str, ...]  # columns of the input
-    name: str
-    on_error: str = "fail"
-
-    def __post_init__(self) -> None:
-        if self.input.changes != "append":
+    def _check_options(self) -> None:
+        if self.delay is None and self.punctuated is None:
             raise self.error(
-                f"the rows of this stream replace earlier ones, so {self.verb} would count both. Aggregate once, or over windows"
+                'with_watermark must know how late rows may be. Write: delay="5s"; delay="0s" if times never go back;'
+                " or punctuated= if rows say themselves how far time is"
             )
-        check_columns(self.by, self.input, self)
-        for key in self.by:
-            try:
-                canonical_type(self.input.schema.field(key).type)
-            except PlanError as error:
-                raise self.error(f"the key {key!r}: {error.message}") from None
-
-    verb = "this step"
+        if self.delay is not None and self.punctuated is not None:
+            raise self.error(
+                f"delay={duration_text(self.delay)} makes the watermark follow event time, and punctuated= makes it follow what"
+                " rows say. Leave one of them out"
+            )
+        for name in ("delay", "idle_after", "max_ahead", "drift"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise self.error(f"{name}={duration_text(value)} is negative. Write: {name}={duration_text(-value)!r}")
+        if self.drift is not None and self.align is None:
+            raise self.error('drift= says how far apart the splits of a group may be. Name the group too: align="group"')
+        if self.align is not None and self.drift is None:
+            raise self.error(f'align={self.align!r} needs to know how far apart splits may be. Write: drift="1m"')
 
     @property
     def inputs(self) -> tuple[Node, ...]:
         return (self.input,)
 
-    @property
-    def by_fields(self) -> list[pa.Field]:
-        """The key columns."""
-        return [self.input.schema.field(key) for key in self.by]
-
-    @property
-    def key_fields(self) -> list[pa.Field]:
-        """The key columns as the result has them: over all rows there is none to show."""
-        return [f for f in self.by_fields if f.name != ALL_COLUMN]
-
-    @property
-    def row_schema(self) -> pa.Schema:
-        """The input's columns as the user knows them: without the key that all rows share."""
-        return pa.schema([f for f in self.input.schema if f.name != ALL_COLUMN])
-
-    @property
-    def shape(self) -> Tumbling | None:
-        """The windows, if any."""
-        return None
-
-    def _keyed_text(self, what: str) -> str:
-        window = f" window {self.shape.text()}" if self.shape else ""
-        keys = "all rows" if self.by == (ALL_COLUMN,) else f"key_by {', '.join(self.by)}"
-        return f"{keys}{window} {what} name={self.name}"
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Aggregate(Keyed):
-    """A running aggregate: an updated row per key whenever rows of that key came."""
-
-    aggregates: tuple[tuple[str, AggregateExpr], ...]
-    verb = "aggregate"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fields = [*self.key_fields, *aggregate_fields(self.aggregates, self.input, self)]
-        self._set(schema=unique_schema(fields, self), changes="update", keys=self.by)
+    def needs(self, used: Used) -> list[set[str]]:
+        read = [self.at] if self.punctuated is None else [self.at, self.punctuated]
+        functions = {name for what in read if isinstance(what, RowFunction) for name in what.columns}
+        return [used["main"] | functions | visible_columns(what for what in read if isinstance(what, Expr))]
 
     def text(self) -> str:
-        return self._keyed_text("aggregate " + aggregates_text(self.aggregates))
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class WindowAggregate(Keyed):
-    """One row per key and window, once the watermark has passed the window's end."""
-
-    window: Tumbling
-    aggregates: tuple[tuple[str, AggregateExpr], ...]
-    verb = "aggregate"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_timed(self, self.window)
-        fields = [*self.key_fields, *WINDOW_FIELDS, *aggregate_fields(self.aggregates, self.input, self)]
-        self._set(schema=unique_schema(fields, self), timed=True)
-
-    @property
-    def shape(self) -> Tumbling:
-        return self.window
-
-    def text(self) -> str:
-        return self._keyed_text("aggregate " + aggregates_text(self.aggregates))
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Reduce(Keyed):
-    """A function of two rows, folded over the rows of each key in the order they come."""
-
-    function: ReduceFunction
-    verb = "reduce"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._set(schema=self.input.schema, changes="update", keys=self.by)
-
-    def text(self) -> str:
-        return self._keyed_text(f"reduce {self.function.name}")
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class WindowReduce(Keyed):
-    """A function of two rows, folded over the rows of each key and window."""
-
-    window: Tumbling
-    function: ReduceFunction
-    verb = "reduce"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_timed(self, self.window)
-        rest = [f for f in self.input.schema if f.name not in self.by and f.name != ALL_COLUMN]
-        self._set(schema=unique_schema([*self.key_fields, *WINDOW_FIELDS, *rest], self), timed=True)
-
-    @property
-    def shape(self) -> Tumbling:
-        return self.window
-
-    def text(self) -> str:
-        return self._keyed_text(f"reduce {self.function.name}")
+        made = f" - {duration_text(self.delay)}" if self.delay is not None else f", punctuated by {words(self.punctuated)}"
+        idle = f", idle after {duration_text(self.idle_after)}" if self.idle_after else ""
+        ahead = f", at most {duration_text(self.max_ahead)} ahead" if self.max_ahead is not None else ""
+        aligned = f", within {duration_text(self.drift)} of {self.align!r}" if self.drift is not None else ""
+        return f"watermark {words(self.at)}{made}{idle}{ahead}{aligned}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Write(Node):
-    """Rows into a sink."""
+    """Rows into a sink. Where rows can be withdrawn the sink is told by a column more, `change`."""
 
     input: Node
     sink: Sink
     name: str
+    kind = "write"
 
     def __post_init__(self) -> None:
         if self.input.changes not in self.sink.accepts:
-            step = step_name(self.input)
-            raise self.error(
-                f"sink {self.name!r} ({self.sink.describe().split(',')[0]}) can only add rows, and the rows of step {step!r} replace"
-                ' earlier ones (emit="update").\n  Use a sink that takes updates (sinks.memory, sinks.console, sinks.foreach_batch),'
-                " or a window"
-            )
+            raise self.error(self._refusal())
         self._like(self.input)
+        name = self.sink.change_name
+        if (self.input.signed or self.sink.wants_change) and name in self.schema.names:
+            raise self.error(
+                f"a sink is told by a column {name!r} which rows are withdrawn, and this stream has one of that name."
+                f' Rename it: .rename({{"{name}": "{name}_was"}})'
+            )
+
+    def _refusal(self) -> str:
+        step, sink = step_name(self.input), f"sink {self.name!r} ({self.sink.describe().split(',')[0]})"
+        if self.input.changes == "update":
+            problem = f'{sink} can only add rows, and the rows of step {step!r} replace earlier ones (emit="update")'
+        elif "update" in self.sink.accepts:
+            problem = f'{sink} takes the last row of each key, and step {step!r} withdraws rows (emit="retract")'
+        else:
+            problem = f'{sink} can only add rows, and step {step!r} withdraws rows (emit="retract")'
+        takers = "sinks.memory, sinks.console, sinks.foreach_batch, sinks.files(..., change='change')"
+        return f'{problem}.\n  Use a sink that takes them ({takers}), .as_rows(op="op"), or emit="append"'
 
     @property
     def inputs(self) -> tuple[Node, ...]:
         return (self.input,)
+
+    @property
+    def sink_schema(self) -> pa.Schema:
+        """The rows as the sink gets them."""
+        told = self.signed or self.sink.wants_change
+        return self.schema.append(pa.field(self.sink.change_name, pa.int8(), nullable=False)) if told else self.schema
+
+    def needs(self, used: Used) -> list[set[str]]:
+        return [set(self.input.schema.names)]
 
     def text(self) -> str:
         return f"write {self.name} ({self.sink.describe()})"
@@ -477,13 +506,35 @@ class Write(Node):
 # ---------------------------------------------------------------------------------------------------------------------------------
 
 
+def filtered(node: Node, input: Node) -> None:
+    """Rows of the input that may be left out. A row that replaces an earlier one cannot just be missing: it is a delete then."""
+    node._like(input)
+    if input.changes == "update":
+        node._set(signed=True)
+
+
+def visible_columns(exprs: Iterable[Expr]) -> set[str]:
+    """The columns that expressions read, without hidden ones: those travel anyway."""
+    return {name for expr in exprs for name in expr.columns() if not name.startswith("__") or name == ALL_COLUMN}
+
+
 def typed(expr: Expr, input: Node, node: Node) -> pa.DataType:
     """The type of an expression over a node's rows, or a PlanError at the user's line."""
-    schema = input.schema.append(pa.field(TIME_COLUMN, TIME_TYPE, nullable=False)) if input.timed else input.schema
+    if PANE_COLUMN in expr.columns() and not input.paned:
+        raise node.error(
+            "pane() tells which firing of a window sent a row, and these rows come from none that sends several times"
+        )
+    if CHANGE_COLUMN in expr.columns() and not input.signed:
+        raise node.error("op() tells whether a row is withdrawn, and rows of this stream never are")
     try:
-        return expr.type(schema)
+        return expr.type(pa.schema([*input.schema, *input.hidden]))
     except PlanError as error:
         raise node.error(error.message) from None
+
+
+def words(what: Expr | RowFunction | None) -> str:
+    """An expression or a function for explain()."""
+    return what.text() if isinstance(what, Expr) else what.name if what is not None else ""
 
 
 def check_columns(names: list[str] | tuple[str, ...], input: Node, node: Node) -> None:
@@ -498,27 +549,6 @@ def check_column_name(name: str, node: Node) -> None:
         raise node.error(f"the column name {name!r} starts with two underscores, which are kept for Penstock. Choose another")
 
 
-def check_timed(node: Keyed, window: Tumbling) -> None:
-    """A window needs event time."""
-    if not node.input.timed:
-        raise node.error(
-            f'{window.text()} needs event time, and this stream has none.\n  Write .with_watermark("at", delay="5s") before key_by'
-        )
-
-
-def aggregate_fields(aggregates: tuple[tuple[str, AggregateExpr], ...], input: Node, node: Node) -> list[pa.Field]:
-    """The result columns."""
-    fields = []
-    for name, aggregate in aggregates:
-        check_column_name(name, node)
-        try:
-            kind = aggregate.type(input.schema)
-        except PlanError as error:
-            raise node.error(error.message) from None
-        fields.append(pa.field(name, kind, nullable=aggregate.kind != "count"))
-    return fields
-
-
 def unique_schema(fields: list[pa.Field], node: Node) -> pa.Schema:
     """A schema without a name twice."""
     names = [f.name for f in fields]
@@ -526,11 +556,6 @@ def unique_schema(fields: list[pa.Field], node: Node) -> pa.Schema:
     if twice:
         raise node.error(f"the result would have two columns {twice[0]!r}. Rename one")
     return pa.schema(fields)
-
-
-def aggregates_text(aggregates: tuple[tuple[str, AggregateExpr], ...]) -> str:
-    """As explain() shows them."""
-    return ", ".join(f"{name}={aggregate.text()}" for name, aggregate in aggregates)
 
 
 def schema_words(schema: pa.Schema) -> str:

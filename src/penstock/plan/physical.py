@@ -15,49 +15,38 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from penstock.errors import PlanError
-from penstock.expr import Accumulators, Expr
+from penstock.plan.keyed import Keyed
 from penstock.plan.logical import (
     DEAD_SCHEMA,
-    ROWS_COLUMN,
-    TIME_COLUMN,
-    TIME_TYPE,
-    Aggregate,
     AssignTime,
     DeadLetters,
-    Filter,
-    Keyed,
-    MapBatches,
-    MapRows,
     Node,
     Port,
     Project,
     Read,
-    Reduce,
-    Split,
-    Union,
-    WindowAggregate,
-    WindowReduce,
     Write,
     schema_words,
     walk,
 )
 
-WINDOW_COLUMN = "__window"
+Needed = Mapping[int, Mapping[str, set[str]]]
+"""By node and port: the columns that somebody uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Rows leaving `port` of operator `source` go to operator `target` of the same stage."""
+    """Rows leaving `port` of operator `source` go to operator `target` of the same stage, as its input number `input`."""
 
     source: int
     port: str
     target: int
+    input: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +59,7 @@ class Exchange:
     target: int
     keys: tuple[str, ...] | None
     schema: pa.Schema
+    input: int = 0
     source_stage: int = -1
     target_stage: int = -1
 
@@ -130,27 +120,7 @@ class PhysicalPlan:
     @property
     def stateful(self) -> tuple[Op, ...]:
         """All operators with keyed state."""
-        return tuple(op for stage in self.stages for op in stage.ops if op.kind in STATEFUL)
-
-
-STATEFUL = frozenset({"aggregate", "window_aggregate", "reduce", "window_reduce"})
-
-KINDS: dict[type[Node], str] = {
-    Read: "source",
-    Project: "project",
-    Filter: "filter",
-    MapRows: "rows",
-    MapBatches: "batches",
-    Union: "union",
-    DeadLetters: "union",
-    Split: "split",
-    AssignTime: "time",
-    Aggregate: "aggregate",
-    WindowAggregate: "window_aggregate",
-    Reduce: "reduce",
-    WindowReduce: "window_reduce",
-    Write: "write",
-}
+        return tuple(op for stage in self.stages for op in stage.ops if isinstance(op.node, Keyed) and op.kind != "partial")
 
 
 def compile_plan(name: str, roots: Sequence[Node], *, max_parallelism: int = 128) -> PhysicalPlan:
@@ -166,14 +136,14 @@ def collect(roots: tuple[Node, ...]) -> tuple[Node, ...]:
     nodes = tuple(walk(roots))
     seen: dict[tuple[str, str], Node] = {}
     for node in nodes:
-        for kind, group in (("source", Read), ("sink", Write), ("step", Keyed)):
+        # Sources and steps are found by name in one place, sinks in another.
+        for kind, group, space in (("source", Read, "in"), ("sink", Write, "out"), ("step", Keyed, "in")):
             if isinstance(node, group):
                 name = getattr(node, "name", "")
-                other = seen.setdefault((kind, name), node)
+                other = seen.setdefault((space, name), node)
                 if other is not node:
-                    raise node.error(
-                        f"two {kind}s are called {name!r} (the other: {other.where or 'same line'}). Give one of them name="
-                    )
+                    both = f"two {kind}s are" if isinstance(other, group) else "a source and a step are both"
+                    raise node.error(f"{both} called {name!r} (the other: {other.where or 'same line'}). Give one of them name=")
         if isinstance(node, AssignTime):
             check_time_at_source(node)
     check_one_clock(nodes)
@@ -208,77 +178,62 @@ def check_one_clock(nodes: tuple[Node, ...]) -> None:
                     )
 
 
-def require(nodes: tuple[Node, ...]) -> dict[int, set[str]]:
-    """Which columns of each node's output somebody uses."""
-    needed: dict[int, set[str]] = defaultdict(set)
+def require(nodes: tuple[Node, ...]) -> Needed:
+    """Which columns of each node's outputs somebody uses."""
+    needed: dict[int, dict[str, set[str]]] = {id(node): defaultdict(set) for node in nodes}
     for node in reversed(nodes):
-        mine = needed[id(node)]
-        match node:
-            case Write() | MapBatches() | Reduce() | WindowReduce():
-                needed[id(node.inputs[0])] |= set(node.inputs[0].schema.names)
-            case Project():
-                made = kept_columns(node, mine)
-                needed[id(node.input)] |= {c for _, expr in made for c in expr.columns()} - {TIME_COLUMN}
-            case Filter():
-                needed[id(node.input)] |= mine | (node.condition.columns() - {TIME_COLUMN})
-            case MapRows():
-                kept = mine if node.function.kind == "filter" else set()
-                needed[id(node.input)] |= kept | set(node.function.columns)
-            case Split():
-                needed[id(node.input)] |= mine | ({c for _, e in node.conditions for c in e.columns()} - {TIME_COLUMN})
-            case AssignTime():
-                needed[id(node.input)] |= mine | {node.column}
-            case Port(port="late"):
-                assert isinstance(node.input, Keyed)
-                needed[id(node.input.input)] |= mine
-            case Aggregate() | WindowAggregate():
-                used = {c for _, aggregate in node.aggregates for c in aggregate.columns()} - {TIME_COLUMN}
-                needed[id(node.input)] |= set(node.by) | used
-            case _:
-                for input in node.inputs:
-                    needed[id(input)] |= mine
+        used = needed[id(node)]
+        if isinstance(node, Port):
+            needed[id(node.input)][node.port] |= used["main"]
+            continue
+        for input, columns in zip(node.inputs, node.needs(used), strict=True):
+            needed[id(input)]["main"] |= columns
     return needed
 
 
-def kept_columns(node: Project, needed: set[str]) -> list[tuple[str, Expr]]:
-    """What a projection must make: what somebody uses, and whatever can fail, since its bad rows are somebody's business."""
-    return [(name, expr) for name, expr in node.columns if name in needed or expr.columns() != {expr.text()}]
-
-
-def lower(nodes: tuple[Node, ...], needed: dict[int, set[str]]) -> tuple[list[Op], list[Link], list[Exchange]]:
+def lower(nodes: tuple[Node, ...], needed: Needed) -> tuple[list[Op], list[Link], list[Exchange]]:
     """Nodes to operators, and what joins them."""
     ops: list[Op] = []
     links: list[Link] = []
     exchanges: list[Exchange] = []
     made: dict[int, tuple[int, str]] = {}  # node -> (operator, port) its rows leave by
-    late_read = {id(node.input) for node in nodes if isinstance(node, Port) and node.port == "late"}
+    late_read = {id(node.input) for node in nodes if isinstance(node, Port) and node.port.startswith("late")}
 
     def add(kind: str, node: Node, name: str, columns: Sequence[str] = ()) -> int:
         ops.append(Op(len(ops), kind, name, node, tuple(columns)))
         return len(ops) - 1
 
+    def lower_keyed(node: Keyed) -> int:
+        ways = []
+        for input, by in node.sides:
+            source, port = made[id(input)]
+            schema = row_schema(input, needed[id(input)]["main"])
+            # Late rows that somebody reads must arrive as they are.
+            if (folded := node.partial()) is not None and id(node) not in late_read:
+                partial = add("partial", node, f"{node.name}:partial")
+                links.append(Link(source, port, partial))
+                source, port, schema = partial, "main", folded
+            ways.append((source, port, by, schema))
+        columns = [name for *_, schema in ways for name in schema.names] if len(ways) == 1 else []
+        target = add(node.kind, node, node.name, columns)
+        for number, (source, port, by, schema) in enumerate(ways):
+            exchanges.append(Exchange(len(exchanges), source, port, target, by, schema, number))
+        return target
+
     for node in nodes:
         if isinstance(node, Port):
             made[id(node)] = (made[id(node.input)][0], node.port)
-            continue
-        columns = [f for f in node.schema.names if f in needed[id(node)]] if isinstance(node, Read) else []
-        if isinstance(node, Project):
-            columns = [name for name, _ in kept_columns(node, needed[id(node)])]
-        if isinstance(node, Keyed):
-            source, port = made[id(node.input)]
-            if isinstance(node, Aggregate | WindowAggregate) and id(node) not in late_read:
-                partial = add("partial", node, f"{node.name}:partial")
-                links.append(Link(source, port, partial))
-                source, port, schema = partial, "main", partial_schema(node)
-            else:
-                schema = row_schema(node.input, needed[id(node.input)])
-            target = add(KINDS[type(node)], node, node.name, schema.names)
-            exchanges.append(Exchange(len(exchanges), source, port, target, node.by, schema))
+        elif isinstance(node, Keyed):
+            made[id(node)] = (lower_keyed(node), "main")
         else:
+            used = needed[id(node)]["main"]
+            columns = [f for f in node.schema.names if f in used] if isinstance(node, Read) else []
+            if isinstance(node, Project):
+                columns = [name for name, _ in node.kept(used)]
             inputs = dead_outputs(ops) if isinstance(node, DeadLetters) else [made[id(input)] for input in node.inputs]
-            target = add(KINDS[type(node)], node, getattr(node, "name", "") or f"{KINDS[type(node)]}-{len(ops)}", columns)
+            target = add(node.kind, node, getattr(node, "name", "") or f"{node.kind}-{len(ops)}", columns)
             links += [Link(source, port, target) for source, port in inputs]
-        made[id(node)] = (target, "main")
+            made[id(node)] = (target, "main")
     return ops, links, exchanges
 
 
@@ -292,24 +247,11 @@ def dead_outputs(ops: list[Op]) -> list[tuple[int, str]]:
 
 
 def row_schema(node: Node, columns: set[str]) -> pa.Schema:
-    """Rows of a node as they cross an exchange: the columns in use, and event time."""
-    fields = [f for f in node.schema if f.name in columns]
-    return pa.schema([*fields, pa.field(TIME_COLUMN, TIME_TYPE)] if node.timed else fields)
+    """Rows of a node as they cross an exchange: the columns in use, and the hidden ones."""
+    return pa.schema([*(f for f in node.schema if f.name in columns), *node.hidden])
 
 
-def accumulators(node: Aggregate | WindowAggregate) -> Accumulators:
-    """The vectorised form of a step's aggregates."""
-    return Accumulators(node.aggregates, node.input.schema)
-
-
-def partial_schema(node: Aggregate | WindowAggregate) -> pa.Schema:
-    """Partial aggregates as they cross an exchange."""
-    window = [pa.field(WINDOW_COLUMN, pa.int64(), nullable=False)] if node.shape else []
-    rows = pa.field(ROWS_COLUMN, pa.int64(), nullable=False)
-    return pa.schema([*node.by_fields, *window, *accumulators(node).fields, rows])
-
-
-def place(ops: list[Op], links: list[Link], exchanges: list[Exchange], needed: dict[int, set[str]]) -> tuple[Stage, ...]:
+def place(ops: list[Op], links: list[Link], exchanges: list[Exchange], needed: Needed) -> tuple[Stage, ...]:
     """Operators into stages. An operator stands as deep as its deepest input; rows from shallower ones are forwarded."""
     depth = [0] * len(ops)
     for op in ops:  # topological order
@@ -365,13 +307,11 @@ def connected(count: int, links: list[Link]) -> list[int]:
     return [order.index(p) for p in piece]
 
 
-def port_schema(op: Op, port: str, needed: dict[int, set[str]]) -> pa.Schema:
+def port_schema(op: Op, port: str, needed: Needed) -> pa.Schema:
     """The rows of one output as they cross an exchange: the columns in use."""
     if port == "dead":
         return DEAD_SCHEMA
-    if port == "late":
-        return pa.schema([f for f in row_schema(op.node.inputs[0], set(op.columns)) if f.name in op.columns])
-    return row_schema(op.node, needed[id(op.node)])
+    return row_schema(op.node.output(port), needed[id(op.node)][port])
 
 
 def fingerprint(nodes: tuple[Node, ...]) -> str:

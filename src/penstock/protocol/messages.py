@@ -319,11 +319,4 @@ class Decline:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class WakeAt:
-    """Tell me the time (TimeReached) once the clock is there."""
-
-    time: int
-
-
-Action = Emit | Hold | Release | Store | Ack | Decline | WakeAt
+Action = Emit | Hold | Release | Store | Ack | Decline

@@ -25,11 +25,12 @@ from penstock.checkpoints.manifest import (
     StateEntry,
 )
 from penstock.checkpoints.restore import PipelineFacts
-from penstock.plan.logical import Keyed, Read, Reduce, WindowReduce, Write
-from penstock.plan.physical import Op, PhysicalPlan, accumulators
+from penstock.plan.keyed import Keyed
+from penstock.plan.logical import Read, Write
+from penstock.plan.physical import Op, PhysicalPlan
 from penstock.protocol.coordinator import Publish
 from penstock.protocol.messages import TIME_MIN, SplitAssigned, TaskAck
-from penstock.runtime.assemble import Restored, key_schema, reduce_values
+from penstock.runtime.assemble import Restored
 from penstock.runtime.task import task_name
 from penstock.state.keygroups import group_range
 
@@ -42,6 +43,12 @@ class StartPoint:
     restored: Restored = Restored()
     splits: Mapping[str, Mapping[str, SplitEntry]] = field(default_factory=dict)  # source -> split
     counters: Mapping[str, int] = field(default_factory=dict)
+    taken_us: int = 0  # when the snapshot was taken
+
+    def silence(self, source: str, split: str) -> int:
+        """How long a split had been silent then. Time in which nobody could read it, such as since then, does not count."""
+        entry = self.splits.get(source, {}).get(split)
+        return 0 if entry is None or entry.last_active_us is None else max(0, self.taken_us - entry.last_active_us)
 
     def assigned(self, op: Op, task: int, parallelism: int) -> list[SplitAssigned]:
         """The splits of a source that this task reads: dealt out in order of their names."""
@@ -66,7 +73,8 @@ def start_from(manifest: Manifest | None) -> StartPoint:
     floors = {f"{op.name}/{s.name}": [list(f) for f in s.floors] for op in manifest.operators for s in op.states}
     watermarks = {op.name: [list(w) for w in op.watermarks] for op in manifest.operators}
     splits = {source.name: dict(source.splits) for source in manifest.sources}
-    return StartPoint(manifest.epoch, Restored(states, floors, watermarks), splits, dict(manifest.counters))
+    restored = Restored(states, floors, watermarks)
+    return StartPoint(manifest.epoch, restored, splits, dict(manifest.counters), manifest.processing_time_us)
 
 
 def task_names(plan: PhysicalPlan, parallelism: int) -> list[str]:
@@ -140,21 +148,18 @@ def step_entry(op: Op) -> OperatorEntry:
     """A step as a checkpoint knows it, without what it holds."""
     node = op.node
     assert isinstance(node, Keyed)
-    keys = key_schema(node)
-    if isinstance(node, Reduce | WindowReduce):
-        name, values = "rows", reduce_values(node)
-    else:
-        name, values = "accumulators", pa.schema(accumulators(node).fields)  # type: ignore[arg-type]
-    states = [StateEntry(name, "value", field_entries([*keys, *values]))]
-    if node.shape is not None:
-        states.append(StateEntry("timers", "timer", field_entries(list(keys))))
+    layouts = node.states()
+    routed = list(layouts[0].keys)[: layouts[0].route]
     return OperatorEntry(
         op.name,
         op.kind,
-        keys=tuple((f.name, str(f.type)) for f in keys if not f.name.startswith("__")),
+        keys=tuple((f.name, str(f.type)) for f in routed if not f.name.startswith("__")),
         inputs=tuple(getattr(n, "name", "") or n.text() for n in node.inputs),
-        params=node.shape.params() if node.shape else None,
-        states=tuple(states),
+        params=node.params(),
+        states=tuple(
+            StateEntry(each.name, "timer" if each.values is None else "value", field_entries([*each.keys, *(each.values or ())]))
+            for each in layouts
+        ),
     )
 
 
@@ -170,7 +175,13 @@ def source_entry(op: Op, acks: Mapping[str, TaskAck]) -> SourceEntry:
         for split, state in ack.splits.get(op.name, {}).items():
             assert split not in splits, f"two tasks read split {split!r} of {op.name!r}"
             watermark = None if state["watermark"] == TIME_MIN else state["watermark"]
-            splits[split] = SplitEntry(state["position"], watermark=watermark, idle=state["idle"], ended=state["ended"])
+            splits[split] = SplitEntry(
+                state["position"],
+                watermark=watermark,
+                idle=state["idle"],
+                last_active_us=state.get("last_active_us"),
+                ended=state["ended"],
+            )
     return SourceEntry(op.name, source_kind(op), splits)
 
 

@@ -3,6 +3,9 @@
 A test drops a file (its path in `PENSTOCK_FAULT_FILE`) saying `{"point": "publish.before", "epoch": 3, "signal": "KILL"}`. The
 first process that reaches the point at that epoch or later takes the file (an atomic rename, so it happens once), notes who it
 was in `<file>.taken`, and sends itself the signal. Without the variable a point costs one comparison.
+
+A test can also set the time of day that operators see: microseconds in the file that `PENSTOCK_TIME_FILE` names. Nobody else goes
+by it.
 """
 
 from __future__ import annotations
@@ -28,20 +31,35 @@ POINTS = (
 )
 
 _FILE = os.environ.get("PENSTOCK_FAULT_FILE")
+_TIME_FILE: str | None = None
 
 hook: Callable[[str, int], None] | None = None
 """Set by the simulator: called instead, and may raise."""
 
 
-def plan(file: str | None) -> None:
+def plan(file: str | None, time_file: str | None = None) -> None:
     """Where faults are planned; for processes that were started before the variable was set."""
-    global _FILE
-    _FILE = file
+    global _FILE, _TIME_FILE
+    _FILE, _TIME_FILE = file, time_file
 
 
 def planned() -> str | None:
     """Where faults are planned, if they are."""
     return _FILE or os.environ.get("PENSTOCK_FAULT_FILE")
+
+
+def time_file() -> str | None:
+    """Where the time of day is set, if it is."""
+    return _TIME_FILE or os.environ.get("PENSTOCK_TIME_FILE")
+
+
+def time_of_day(now: int) -> int:
+    """What operators are told that the time is."""
+    file = time_file()
+    if file is None:
+        return now
+    with open(file) as handle:
+        return int(handle.read() or 0)
 
 
 def reach(point: str, epoch: int) -> None:

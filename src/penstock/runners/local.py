@@ -11,6 +11,7 @@ from penstock.connectors.connector import Reader, SourceContext
 from penstock.errors import PenstockError, RowError
 from penstock.protocol import coordinator as c
 from penstock.protocol.messages import Aborted, Ack, Completed, Decline, SplitsAssigned, Stamp, Store, Stored, StoreFailed
+from penstock.runners.align import Alignment
 from penstock.runners.conductor import Conductor, source_of
 from penstock.runners.cut import StartPoint
 from penstock.runners.faults import reach
@@ -157,6 +158,7 @@ def make_seats(conductor: Conductor, stamp: Stamp, start: StartPoint, files: Fil
             upstream = task_name(exchange.source_stage, channel.source)
             task.consumed[upstream] = uids[upstream]
     seats = []
+    alignment = Alignment()
     for task in tasks:
         index = task.site.index
         outlets: dict[tuple[int, int], Outlet] = {
@@ -165,7 +167,7 @@ def make_seats(conductor: Conductor, stamp: Stamp, start: StartPoint, files: Fil
             for target in ([index] if e.keys is None else range(parallelism))
         }
         inputs = [queues[channel.exchange, channel.source, index] for channel in task.channels]
-        seat = Seat(task, inputs=inputs, outlets=outlets, answer=answer, store=store)
+        seat = Seat(task, inputs=inputs, outlets=outlets, answer=answer, store=store, alignment=alignment)
         assign_splits(seat, conductor, start)
         seats.append(seat)
     return seats
@@ -183,7 +185,7 @@ def assign_splits(seat: Seat, conductor: Conductor, start: StartPoint) -> None:
         context = SourceContext(source, conductor.job_dir, columns[source])
         return source_of(conductor.plan, source).open(split, position, context)
 
-    open_readers(seat, splits, open_reader, conductor.clock())
+    open_readers(seat, splits, open_reader, conductor.clock(), start.silence)
     seat.post(SplitsAssigned(splits))
 
 

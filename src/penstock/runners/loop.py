@@ -8,18 +8,23 @@ event it is working on. A `Loop` holds the seats of one process. No call here bl
 2. A held input is not read. Others are.
 3. Seats are tried sinks first and work off what waits for them, so rows leave before new ones come in; sources read only when the
    stage has nothing else to do.
-4. The graph of tasks has no cycle and a task without outlets is always runnable, so as long as there is work some seat can run.
+4. A split is idle when it has been silent for `idle_after` by a clock that stands still while no split can be read: a job that
+   is behind does not take waiting rows for silence.
+5. A split too far ahead of its group (`align`) is not read, and not silent either.
+6. The graph of tasks has no cycle and a task without outlets is always runnable, so as long as there is work some seat can run.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from penstock.connectors.connector import Reader
 from penstock.protocol.messages import (
     SOURCES,
+    TIME_MIN,
     Ack,
     Action,
     Arrived,
@@ -32,13 +37,16 @@ from penstock.protocol.messages import (
     Read,
     Release,
     SourcesEnded,
+    SplitAssigned,
     SplitEnded,
     SplitIdle,
     Store,
+    TaskAck,
+    TimeReached,
     Trigger,
-    WakeAt,
 )
-from penstock.runners.faults import reach
+from penstock.runners import align
+from penstock.runners.faults import reach, time_of_day
 from penstock.runtime.task import Task
 
 QUEUE_BYTES_MAX = 1024 * 1024
@@ -99,14 +107,21 @@ def size_of(message: Message) -> int:
 
 
 class SplitReader:
-    """One split being read, and since when it has been silent."""
+    """One split being read, since when it has been silent, and the group it keeps pace with."""
 
-    __slots__ = ("active_at", "ended", "idle", "poll_at", "reader", "source", "split")
+    __slots__ = ("active_at", "drift", "ended", "group", "idle", "poll_at", "reader", "source", "split")
 
-    def __init__(self, source: str, split: str, reader: Reader, now: int, *, idle: bool = False) -> None:
+    def __init__(self, source: str, split: str, reader: Reader, active_at: int, *, idle: bool = False) -> None:
         self.source, self.split, self.reader = source, split, reader
-        self.active_at, self.idle, self.ended = now, idle, False
+        self.active_at, self.idle, self.ended = active_at, idle, False  # by the seat's clock
         self.poll_at = 0  # not before
+        self.group: str | None = None
+        self.drift = 0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its name among all splits."""
+        return self.source, self.split
 
 
 class Seat:
@@ -117,6 +132,7 @@ class Seat:
         store: writes frozen states and sooner or later calls `post` with Stored or StoreFailed.
         poll_every: how long (microseconds) a split that gave few rows is left alone, so that a slow source makes batches and not
         single rows.
+        alignment: what the seats of a process know of the groups of splits; shared by them.
     """
 
     def __init__(
@@ -129,10 +145,12 @@ class Seat:
         store: Callable[[Seat, Store], None],
         rows_max: int = 65_536,
         poll_every: int = 0,
+        alignment: align.Alignment | None = None,
     ) -> None:
         self.observe: Callable[[Task, Event], None] | None = None  # sees every event the task is given
         self.task, self.inputs, self.outlets, self.rows_max = task, list(inputs), outlets, rows_max
         self.poll_every = poll_every
+        self.alignment = alignment or align.Alignment()
         self.splits: list[SplitReader] = []
         self.has_sources = bool(task.stage.sources)
         self.sources_ended = False
@@ -143,6 +161,11 @@ class Seat:
         self._held: set[int] = set()
         self._events: deque[Event] = deque()
         self._iterator: Iterator[Action] | None = None
+        self._told = TIME_MIN  # the time of day, if the task goes by it
+        self._next: Event | None = None  # what happens at that time
+        self._stepped_at = 0
+        self._could_read = True
+        self._kept_us = 0  # how long splits could not be read
         self._next_input = 0
         self._next_split = 0
         self._idle_after = {op.name: task.idle_after(op.name) for op in task.stage.sources}
@@ -154,7 +177,7 @@ class Seat:
     @property
     def waiting(self) -> int:
         """How many events and messages wait to be handled."""
-        return len(self._events) + sum(len(queue) for queue in self.inputs)
+        return len(self._events) + (self._next is not None) + sum(len(queue) for queue in self.inputs)
 
     def holds(self, input: int) -> bool:
         """Whether an input is held back while others catch up."""
@@ -177,7 +200,9 @@ class Seat:
 
     def step(self, now: int) -> bool:
         """Do one thing, if there is one to do and room for its result. True if something was done."""
-        if self.blocked:
+        blocked = self.blocked
+        self._pass_time(now, could_read=not blocked and SOURCES not in self._held)
+        if blocked:
             return False
         if self._iterator is None:
             event = self._next_event(now)
@@ -188,6 +213,18 @@ class Seat:
             self._iterator = self.task.handle(event)
         self._pull()
         return True
+
+    def _pass_time(self, now: int, *, could_read: bool) -> None:
+        if not self._could_read:
+            self._kept_us += now - self._stepped_at
+        self._stepped_at, self._could_read = now, could_read
+
+    def _silence(self, split: SplitReader) -> int:
+        """How long a split has had nothing to say, though it was asked."""
+        return self._stepped_at - self._kept_us - split.active_at
+
+    def _speaks(self, split: SplitReader) -> None:
+        split.active_at = self._stepped_at - self._kept_us
 
     def _pull(self) -> None:
         assert self._iterator is not None
@@ -211,9 +248,15 @@ class Seat:
             case Ack(epoch) | Decline(epoch):
                 self._aligned(epoch)
                 reach("ack.before", epoch)
-                self._answer(self.task, action)
-            case WakeAt():
-                pass
+                self._answer(self.task, Ack(epoch, self._dated(action.ack)) if isinstance(action, Ack) else action)
+
+    def _dated(self, ack: TaskAck) -> TaskAck:
+        """With when each split was last active: whoever goes on from here counts its silence on."""
+        splits = {source: dict(found) for source, found in ack.splits.items()}
+        for split in self.splits:
+            last_active_us = self._stepped_at - self._silence(split)
+            splits[split.source][split.split] = {**splits[split.source][split.split], "last_active_us": last_active_us}
+        return replace(ack, splits=splits)
 
     def _aligned(self, epoch: int) -> None:
         if epoch > self._frozen:
@@ -221,6 +264,20 @@ class Seat:
             reach("barrier.aligned", epoch)
 
     def _next_event(self, now: int) -> Event | None:
+        if self._next is not None:
+            event, self._next = self._next, None
+            return event
+        waiting = self._waiting_event(now)
+        return self._with_time(waiting, time_of_day(now)) if self.task.clocked else waiting
+
+    def _with_time(self, event: Event | None, now: int) -> Event | None:
+        """Tell the time before whatever happens at that time, and when the task wants to know it."""
+        if now <= self._told or (event is None and now < (self.task.wake_at or now + 1)):
+            return event
+        self._told, self._next = now, event
+        return TimeReached(now)
+
+    def _waiting_event(self, now: int) -> Event | None:
         if self._events:
             return self._events.popleft()
         for turn in range(len(self.inputs)):
@@ -250,28 +307,49 @@ class Seat:
         return all(op.name in having or op.node.source.bounded for op in self.task.stage.sources)  # type: ignore[attr-defined]
 
     def _poll(self, split: SplitReader, now: int) -> Event | None:
-        if split.ended or now < split.poll_at:
+        if split.ended or now < split.poll_at or self._waits(split):
             return None
         reach("source.read", self.epoch)
-        chunk = split.reader.poll(self.rows_max)
+        chunk = split.reader.poll(self.rows_max if split.group is None else min(self.rows_max, align.ROWS_MAX))
         if self.poll_every and (chunk is None or chunk.batch is None or chunk.batch.num_rows < PACED_ROWS):
             split.poll_at = now + self.poll_every
         if chunk is not None and (chunk.batch is not None or chunk.bad):
-            split.active_at, split.idle = now, False
+            split.idle = False
+            self._speaks(split)
             if chunk.ended:
-                split.ended = True
-                self._events.append(SplitEnded(split.source, split.split))
+                self._over(split)
             self.rows_read += chunk.batch.num_rows if chunk.batch is not None else 0
             return Read(split.source, split.split, chunk.batch, chunk.position, chunk.bad)
         if chunk is not None and chunk.ended:
-            split.ended = True
-            self._events.append(SplitEnded(split.source, split.split))
+            self._over(split)
             return Read(split.source, split.split, None, chunk.position)
         idle_after = self._idle_after[split.source]
-        if idle_after is not None and not split.idle and now - split.active_at >= idle_after and not split.reader.backlog():
+        if idle_after is not None and not split.idle and self._silence(split) >= idle_after and not split.reader.backlog():
             split.idle = True
+            self._leave(split)
             return SplitIdle(split.source, split.split)
         return None
+
+    def _waits(self, split: SplitReader) -> bool:
+        """Whether a split is too far ahead of others of its group."""
+        if split.group is None:
+            return False
+        time = self.task.split_time(split.source, split.split)
+        if not split.idle:
+            self.alignment.hear(split.group, split.key, time)
+        if not self.alignment.ahead(split.group, time, split.drift):
+            return False
+        self._speaks(split)  # it might, if we asked
+        return True
+
+    def _over(self, split: SplitReader) -> None:
+        split.ended = True
+        self._events.append(SplitEnded(split.source, split.split))
+        self._leave(split)
+
+    def _leave(self, split: SplitReader) -> None:
+        if split.group is not None:
+            self.alignment.leave(split.group, split.key)
 
     def trigger(self, epoch: int, *, finish: bool) -> None:
         """Ask a source task for a snapshot. It comes before the splits are read again."""
@@ -314,9 +392,24 @@ class Loop:
             seat.close()
 
 
-def open_readers(seat: Seat, splits: Sequence[Any], open_reader: Callable[[str, str, Any], Reader], now: int) -> None:
-    """Open the splits of a `SplitsAssigned` that are not over."""
-    for split in splits:
-        if not split.ended:
-            reader = open_reader(split.source, split.split, split.position)
-            seat.splits.append(SplitReader(split.source, split.split, reader, now, idle=split.idle))
+def open_readers(
+    seat: Seat,
+    splits: Sequence[SplitAssigned],
+    open_reader: Callable[[str, str, Any], Reader],
+    now: int,
+    silence: Callable[[str, str], int] = lambda source, split: 0,
+) -> None:
+    """Open the splits of a `SplitsAssigned` that are not over. `silence`: how long each was silent when the snapshot was taken."""
+    for assigned in splits:
+        if assigned.ended:
+            continue
+        source, split = assigned.source, assigned.split
+        reader = open_reader(source, split, assigned.position)
+        opened = SplitReader(source, split, reader, now - silence(source, split), idle=assigned.idle)
+        clock = seat.task.clock_of(source)
+        if clock is not None and clock.align is not None:
+            assert clock.drift is not None, "the plan asks for both"
+            opened.group, opened.drift = clock.align, clock.drift
+            if not assigned.idle:
+                seat.alignment.hear(clock.align, opened.key, assigned.time)
+        seat.splits.append(opened)

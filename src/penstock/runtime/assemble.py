@@ -10,17 +10,39 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.connectors.connector import SinkContext
-from penstock.operators import aggregate, function, project, time
+from penstock.operators import (
+    aggregate,
+    counting,
+    dedupe,
+    function,
+    inverse,
+    join_asof,
+    join_forever,
+    join_interval,
+    join_window,
+    lookup,
+    panes,
+    project,
+    sessions,
+    sliding,
+    time,
+    top,
+)
+from penstock.operators.joining import Joined, Side
 from penstock.operators.operator import Errors, Operator
 from penstock.operators.reduce import Reduce
 from penstock.operators.write import Write
-from penstock.plan import logical
+from penstock.plan import joins, keyed, logical
+from penstock.plan.dedupe import DropDuplicates
 from penstock.plan.logical import DEAD_SCHEMA
-from penstock.plan.physical import WINDOW_COLUMN, Op, PhysicalPlan, Stage, accumulators
-from penstock.state.keygroups import canonical_type, group_range
+from penstock.plan.lookup import Lookup
+from penstock.plan.physical import Op, PhysicalPlan, Stage
+from penstock.plan.top import Top, WindowTop
+from penstock.state.keygroups import group_range
 from penstock.state.runs import Files, Handle
 from penstock.state.table import KeyedTable, StateSpec
 from penstock.state.timers import TimerTable
+from penstock.windows import CountSliding, CountTumbling, Sliding, Tumbling
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +84,7 @@ def op_errors(op: Op) -> Errors:
 
 
 def plain(op: Op, stage: Stage, site: Site) -> Operator:
-    """Rows pass unchanged: a source's way in, a union."""
+    """Rows pass unchanged: a source's way in."""
     return Operator(op.name)
 
 
@@ -76,7 +98,7 @@ def project_op(op: Op, stage: Stage, site: Site) -> Operator:
 def filter_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
     assert isinstance(node, logical.Filter)
-    return project.Filter(op.name, node.condition, op_errors(op))
+    return project.Filter(op.name, node.condition, op_errors(op), deletes=node.changes == "update")
 
 
 def split_op(op: Op, stage: Stage, site: Site) -> Operator:
@@ -88,47 +110,75 @@ def split_op(op: Op, stage: Stage, site: Site) -> Operator:
 def rows_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
     assert isinstance(node, logical.MapRows)
-    return function.RowMap(op.name, node.function, op_errors(op))
+    return function.RowMap(op.name, node.function, op_errors(op), deletes=node.changes == "update")
 
 
 def batches_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
     assert isinstance(node, logical.MapBatches)
-    return function.BatchMap(op.name, node.function, node.output)
+    return function.BatchMap(op.name, node.function, node.made)
 
 
 def time_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
     assert isinstance(node, logical.AssignTime)
-    return time.AssignTime(op.name, node.column, node.delay, op_errors(op))
+    return time.AssignTime(
+        op.name, node.at, op_errors(op), delay=node.delay, punctuated=node.punctuated, max_ahead=node.max_ahead
+    )
 
 
 def partial_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
-    assert isinstance(node, logical.Aggregate | logical.WindowAggregate)
-    return aggregate.PartialAggregate(op.name, node.by, node.shape, accumulators(node), op_errors(op))
+    assert isinstance(node, keyed.Aggregate | keyed.WindowAggregate)
+    slices = node.slices if isinstance(node, keyed.WindowAggregate) else None
+    return aggregate.PartialAggregate(op.name, node.by, slices, node.accumulators, op_errors(op))
 
 
 def aggregate_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
-    assert isinstance(node, logical.Aggregate | logical.WindowAggregate)
-    folded = accumulators(node)
-    shared: dict[str, Any] = {
+    assert isinstance(node, keyed.Aggregate)
+    return aggregate.RunningAggregate(op.name, node.schema, **shared(op, node, site))
+
+
+def shared(op: Op, node: keyed.Aggregating, site: Site) -> dict[str, Any]:
+    """What every aggregate is told."""
+    return {
         "by": node.by_fields,
-        "accumulators": folded,
+        "accumulators": node.accumulators,
         "errors": op_errors(op),
-        "table": table(op, "accumulators", key_schema(node), pa.schema(folded.fields), site),
+        "states": open_states(op, node, site),
         "partial": logical.ROWS_COLUMN in op.columns,
         "max_parallelism": site.plan.max_parallelism,
     }
-    if isinstance(node, logical.WindowAggregate):
-        return aggregate.WindowAggregate(op.name, node.schema, node.window, timers(op, key_schema(node), site), **shared)
-    return aggregate.RunningAggregate(op.name, node.schema, **shared)
+
+
+def window_op(op: Op, stage: Stage, site: Site) -> Operator:
+    node = op.node
+    assert isinstance(node, keyed.WindowAggregate)
+    common = shared(op, node, site)
+    match node.operator:
+        case "window_aggregate":
+            assert isinstance(node.window, Tumbling)
+            return aggregate.WindowAggregate(op.name, node.schema, node.window, node.lateness, **common)
+        case "sliding_aggregate" | "inverse_aggregate":
+            assert isinstance(node.window, Sliding)
+            kind = inverse.InverseSliding if node.operator == "inverse_aggregate" else sliding.SlidingAggregate
+            return kind(op.name, node.schema, node.window, node.lateness, **common)
+        case "count_aggregate":
+            assert isinstance(node.window, CountTumbling | CountSliding)
+            return counting.CountAggregate(op.name, node.schema, node.window, **common)
+        case _:
+            operator = sessions.SessionAggregate if node.window.merging else panes.PaneAggregate
+            hidden = tuple(f.name for f in node.hidden)
+            retracts = node.input.changes == "retract"
+            rules = panes.Rules(node.window, node.lateness, node.firing, node.emit, retracts, hidden)
+            return operator(op.name, node.schema, rules, **common)
 
 
 def reduce_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
-    assert isinstance(node, logical.Reduce | logical.WindowReduce)
+    assert isinstance(node, keyed.Reduce | keyed.WindowReduce)
+    states = open_states(op, node, site)
     return Reduce(
         op.name,
         node.by,
@@ -136,57 +186,104 @@ def reduce_op(op: Op, stage: Stage, site: Site) -> Operator:
         node.row_schema,
         node.schema,
         op_errors(op),
-        table(op, "rows", key_schema(node), reduce_values(node), site),
-        shape=node.shape,
-        timers=timers(op, key_schema(node), site) if node.shape else None,
+        states["rows"],
+        shape=node.window if isinstance(node, keyed.WindowReduce) else None,
+        timers=states.get("timers"),
         max_parallelism=site.plan.max_parallelism,
     )
 
 
-def reduce_values(node: logical.Keyed) -> pa.Schema:
-    """The folded row as state: named apart from the key columns."""
-    return pa.schema([pa.field(f"row.{f.name}", f.type) for f in node.row_schema])
+def union_op(op: Op, stage: Stage, site: Site) -> Operator:
+    return project.Union(op.name, op.node.hidden)
+
+
+def as_rows_op(op: Op, stage: Stage, site: Site) -> Operator:
+    node = op.node
+    assert isinstance(node, logical.AsRows)
+    return project.AsRows(op.name, node.op, node.added)
+
+
+def joined_rows(node: joins.Joining) -> Joined:
+    """How a join's result rows are put together, of the columns that somebody uses."""
+    sides = []
+    for keys, kept, named in zip((node.left_keys, node.right_keys), node.kept, node.named):
+        names = {column: name for name, column in named}
+        sides.append(Side(keys, kept, tuple(names[column] for column in kept)))
+    return Joined(node.left_keys, (sides[0], sides[1]), pa.schema([*node.schema, *node.hidden]))
+
+
+def join_op(op: Op, stage: Stage, site: Site) -> Operator:
+    node = op.node
+    assert isinstance(node, joins.Joining)
+    common = (op.name, joined_rows(node), node.how)
+    states, groups = open_states(op, node, site), site.plan.max_parallelism
+    match node:
+        case joins.IntervalJoin():
+            return join_interval.IntervalJoin(*common, node.lower, node.upper, states, max_parallelism=groups)
+        case joins.WindowJoin():
+            assert isinstance(node.window, Tumbling | Sliding)
+            return join_window.WindowJoin(*common, node.window, states, max_parallelism=groups)
+        case joins.AsofJoin():
+            return join_asof.AsofJoin(*common, node.tolerance, states, max_parallelism=groups)
+        case joins.ForeverJoin():
+            return join_forever.ForeverJoin(*common, states, max_parallelism=groups)
+    raise AssertionError(f"no operator for {node.kind}")
+
+
+def top_op(op: Op, stage: Stage, site: Site) -> Operator:
+    node = op.node
+    assert isinstance(node, Top)
+    rules = top.Rules(tuple(node.by_fields), node.kept, node.count, node.order, node.ascending, node.schema)
+    common = (op_errors(op), open_states(op, node, site))
+    if not isinstance(node, WindowTop):
+        return top.Top(op.name, rules, *common, max_parallelism=site.plan.max_parallelism)
+    assert isinstance(node.window, Tumbling | Sliding)
+    return top.WindowTop(op.name, rules, node.window, *common, max_parallelism=site.plan.max_parallelism)
+
+
+def dedupe_op(op: Op, stage: Stage, site: Site) -> Operator:
+    node = op.node
+    assert isinstance(node, DropDuplicates)
+    states = open_states(op, node, site)
+    return dedupe.DropDuplicates(op.name, node.by, node.within, states, max_parallelism=site.plan.max_parallelism)
+
+
+def lookup_op(op: Op, stage: Stage, site: Site) -> Operator:
+    node = op.node
+    assert isinstance(node, Lookup)
+    table, pairs = node.table, {column: name for name, column in node.on}
+    uid = f"{table.uid} {site.lineage}"
+    source = lookup.TableSource(table.name, uid, table.source, table.key, node.kept, table.refresh, site.job_dir)
+    names = {column: name for name, column in node.named}
+    fields = [node.schema.field(names[column]) for column in node.kept]
+    return lookup.Lookup(op.name, source, [pairs[key] for key in table.key], node.how, fields)
 
 
 def write_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
     assert isinstance(node, logical.Write)
-    return Write(op.name, node.sink.writer(sink_context(node, site.lineage, site.uid, site.job_dir)), node.schema)
+    return Write(op.name, node.sink.writer(sink_context(node, site.lineage, site.uid, site.job_dir)), node.sink_schema)
 
 
 def sink_context(node: logical.Write, lineage: str, uid: str, job_dir: Path) -> SinkContext:
     """What a writer or a committer of this sink is told."""
-    return SinkContext(node.name, lineage, uid, job_dir, node.schema, node.keys)
+    return SinkContext(node.name, lineage, uid, job_dir, node.sink_schema, node.keys, node.changes)
 
 
-def key_schema(node: logical.Keyed) -> pa.Schema:
-    """The key of a step's state: canonical key types, and the window's start."""
-    fields = [pa.field(f.name, canonical_type(f.type)) for f in node.by_fields]
-    return pa.schema([*fields, pa.field(WINDOW_COLUMN, pa.int64())] if node.shape else fields)
+def open_states(op: Op, node: keyed.Keyed, site: Site) -> dict[str, Any]:
+    """The states of a step as the snapshot left them: tables and timers by name."""
+    return {layout.name: open_state(op, layout, site) for layout in node.states()}
 
 
-def route_columns(keys: pa.Schema) -> int:
-    """How many key columns decide the key group: all but the window."""
-    return len([name for name in keys.names if name != WINDOW_COLUMN])
-
-
-def table(op: Op, state: str, keys: pa.Schema, values: pa.Schema, site: Site) -> KeyedTable:
-    """A keyed state as the snapshot left it."""
-    spec = StateSpec(state, keys, values, route_columns(keys))
-    return KeyedTable.open(spec, site.groups, site.plan.max_parallelism, handles(op, state, site), site.files)
-
-
-def timers(op: Op, keys: pa.Schema, site: Site) -> TimerTable:
-    """Timers as the snapshot left them."""
-    floors = site.restored.floors.get(f"{op.name}/timers", ())
+def open_state(op: Op, layout: keyed.StateLayout, site: Site) -> KeyedTable | TimerTable:
+    """One state as the snapshot left it."""
+    max_parallelism, found = site.plan.max_parallelism, handles(op, layout.name, site)
+    if layout.values is not None:
+        spec = StateSpec(layout.name, layout.keys, layout.values, layout.route)
+        return KeyedTable.open(spec, site.groups, max_parallelism, found, site.files)
+    floors = site.restored.floors.get(f"{op.name}/{layout.name}", ())
     return TimerTable.open(
-        keys,
-        site.groups,
-        site.plan.max_parallelism,
-        handles(op, "timers", site),
-        site.files,
-        floors=floors,
-        route_columns=route_columns(keys),
+        layout.keys, site.groups, max_parallelism, found, site.files, floors=floors, route_columns=layout.route
     )
 
 
@@ -198,7 +295,8 @@ def handles(op: Op, state: str, site: Site) -> list[Handle]:
 
 BUILDERS: dict[str, Callable[[Op, Stage, Site], Operator]] = {
     "source": plain,
-    "union": plain,
+    "union": union_op,
+    "as_rows": as_rows_op,
     "project": project_op,
     "filter": filter_op,
     "split": split_op,
@@ -207,9 +305,21 @@ BUILDERS: dict[str, Callable[[Op, Stage, Site], Operator]] = {
     "time": time_op,
     "partial": partial_op,
     "aggregate": aggregate_op,
-    "window_aggregate": aggregate_op,
+    "window_aggregate": window_op,
+    "sliding_aggregate": window_op,
+    "inverse_aggregate": window_op,
+    "count_aggregate": window_op,
+    "pane_aggregate": window_op,
     "reduce": reduce_op,
     "window_reduce": reduce_op,
+    "interval_join": join_op,
+    "window_join": join_op,
+    "asof_join": join_op,
+    "forever_join": join_op,
+    "top": top_op,
+    "window_top": top_op,
+    "drop_duplicates": dedupe_op,
+    "lookup": lookup_op,
     "write": write_op,
 }
 """The registry of operators: every kind the planner can ask for."""

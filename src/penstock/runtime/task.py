@@ -24,7 +24,7 @@ from penstock.operators.operator import LATE, MAIN, Origin
 from penstock.operators.time import AssignTime
 from penstock.operators.write import Write, conform
 from penstock.plan.logical import AssignTime as AssignTimeNode
-from penstock.plan.physical import Exchange, Stage
+from penstock.plan.physical import Exchange, Link, Stage
 from penstock.protocol.messages import (
     SOURCES,
     TIME_MAX,
@@ -68,6 +68,7 @@ from penstock.protocol.task import TaskCore
 from penstock.protocol.watermarks import Minimum
 from penstock.runtime.assemble import Site, assemble, op_errors
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys, owner
+from penstock.state.timers import TimerTable
 
 FRAME_BYTES_MAX = 4 * 1024 * 1024
 
@@ -110,8 +111,10 @@ class Task:
         self.consumed: dict[str, str] = {}
         self._core = TaskCore({c.number: c.exchange for c in self.channels}, sources=bool(stage.sources))
         self._ops = assemble(stage, site)
+        self._clocked = {op: operator for op, operator in self._ops.items() if operator.clocked}
         self._labels = {op.id: f"{op.kind} {op.name}" for op in stage.ops}
         self._outs = routes(stage)
+        self._edges = {exchange.id: exchange for exchange in stage.incoming}
         self._times: dict[int, Minimum[object]] = {
             op.id: Minimum(entrances(stage, op.id), restored_time(op.name, site)) for op in stage.ops
         }
@@ -155,17 +158,28 @@ class Task:
                 yield Decline(epoch, error)
             case Completed(epoch):
                 self._prepared = {e: prepared for e, prepared in self._prepared.items() if e > epoch}
-            case Aborted() | TimeReached():
-                pass  # what an aborted epoch prepared goes with the next; nothing here waits for the clock yet
+            case TimeReached(now):
+                yield from self._clock(now)
+            case Aborted():
+                pass  # what an aborted epoch prepared goes with the next
+
+    def clock_of(self, source: str) -> AssignTimeNode | None:
+        """How the splits of this source tell the time, if they do: the runner needs to know when they are idle or ahead."""
+        for op in self.stage.ops:
+            if op.id in self._clocks_of[source]:
+                assert isinstance(op.node, AssignTimeNode), "only with_watermark makes time"
+                return op.node
+        return None
 
     def idle_after(self, source: str) -> int | None:
         """How long a split of this source may be silent before it holds back nobody."""
-        found = [
-            op.node.idle_after
-            for op in self.stage.ops
-            if op.id in self._clocks_of[source] and isinstance(op.node, AssignTimeNode)
-        ]
-        return found[0] if found else None
+        clock = self.clock_of(source)
+        return None if clock is None else clock.idle_after
+
+    def split_time(self, source: str, split: str) -> int:
+        """The watermark of one split."""
+        clocks = self._clocks_of[source]
+        return self._clocks[clocks[0]].of((source, split)) if clocks else TIME_MIN
 
     @property
     def ended(self) -> bool:
@@ -191,22 +205,34 @@ class Task:
             with contextlib.suppress(OSError):
                 operator.close()
 
+    @property
+    def clocked(self) -> bool:
+        """Whether anything here goes by the clock: then `TimeReached` comes before whatever else happens at that time."""
+        return bool(self._clocked)
+
+    @property
+    def wake_at(self) -> int | None:
+        """When the clock matters next, if nothing else happens."""
+        times = [at for operator in self._clocked.values() if (at := operator.wake_at) is not None]
+        return min(times, default=None)
+
     # Orders from the protocol.
 
     def _obey(self, order: Order) -> Iterator[Action]:
         match order:
             case Process(edge, payload):
-                yield from self._process(self._target(edge), payload, None)
+                exchange = self._edges[edge]
+                yield from self._process(exchange.target, payload, None, exchange.input)
             case AdvanceTime(edge, time):
-                yield from self._advance(self._target(edge), ("edge", edge), time)
+                yield from self._advance(self._edges[edge].target, ("edge", edge), time)
             case EdgeIdle(edge):
-                yield from self._rest(self._target(edge), ("edge", edge))
+                yield from self._rest(self._edges[edge].target, ("edge", edge))
             case EndEdge(edge):
                 if edge == SOURCES:
                     for op in self._sources.values():
                         yield from self._end(op.id, SOURCES)
                 else:
-                    yield from self._end(self._target(edge), ("edge", edge))
+                    yield from self._end(self._edges[edge].target, ("edge", edge))
             case Forward(message):
                 for exchange in self.stage.outgoing:
                     yield from self._send_all(exchange, message)
@@ -214,11 +240,6 @@ class Task:
                 yield from self._freeze(epoch)
             case Hold() | Release():
                 yield order
-
-    def _target(self, edge: int) -> int:
-        return next(e.target for e in self.stage.incoming if e.id == edge)
-
-    # Rows.
 
     def _read(self, source: str, split: str, payload: Any, position: Any, bad: Any) -> Iterator[Action]:
         op = self._sources[source]
@@ -235,19 +256,19 @@ class Task:
             if (source, split) in operator.times:
                 yield from self._split_time(source, split, operator.times[source, split])
 
-    def _process(self, op: int, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Action]:
+    def _process(self, op: int, batch: pa.RecordBatch, origin: Origin | None, input: int = 0) -> Iterator[Action]:
         operator = self._ops[op]
         self._rows[f"{self._labels[op]}.in"] += batch.num_rows
-        for port, rows in operator.process(batch, origin):
+        for port, rows in operator.receive(input, batch, origin):
             yield from self._deliver(op, port, rows, origin)
 
     def _deliver(self, op: int, port: str, rows: pa.RecordBatch, origin: Origin | None) -> Iterator[Action]:
         if not rows.num_rows:
             return
-        if port != LATE:  # counted by the operator, which also knows of late rows that nobody reads
+        if not port.startswith(LATE):  # counted by the operator, which also knows of late rows that nobody reads
             self._rows[f"{self._labels[op]}.{'out' if port == MAIN else port}"] += rows.num_rows
         for link in self._outs.links.get((op, port), ()):
-            yield from self._process(link, rows, origin)
+            yield from self._process(link.target, rows, origin, link.input)
         for exchange in self._outs.exchanges.get((op, port), ()):
             yield from self._send(exchange, rows)
 
@@ -281,6 +302,14 @@ class Task:
             yield Emit(exchange.id, target, message)
 
     # Time.
+
+    def _clock(self, now: int) -> Iterator[Action]:
+        """The time of day. It never goes back, whatever the machine's clock does."""
+        for op, operator in self._clocked.items():
+            if now > operator.now:
+                operator.now = now
+                for port, rows in operator.on_time(now):
+                    yield from self._deliver(op, port, rows, None)
 
     def _assigned(self, splits: Sequence[SplitAssigned]) -> Iterator[Action]:
         for split in splits:
@@ -326,12 +355,15 @@ class Task:
                 yield from self._send_all(exchange, Idle() if time.idle else Watermark(time.time))
 
     def _end(self, op: int, entrance: object) -> Iterator[Action]:
-        """One of the operator's inputs has ended; with the last one, so has the operator."""
+        """One of the operator's inputs has ended; with the last one, so has the operator: first event time, then the clock."""
+        self._open_inputs[op].discard(entrance)
         if entrance != SOURCES:
             yield from self._advance(op, entrance, TIME_MAX)
-        self._open_inputs[op].discard(entrance)
         if self._open_inputs[op]:
             return
+        if op in self._clocked:
+            for port, rows in self._ops[op].on_time(TIME_MAX):
+                yield from self._deliver(op, port, rows, None)
         for port, rows in self._ops[op].end():
             yield from self._deliver(op, port, rows, None)
         for link in self._outs.readers.get(op, ()):
@@ -348,7 +380,7 @@ class Task:
         for operator in self._ops.values():
             for name, state in operator.states.items():
                 frozen[f"{operator.name}/{name}"] = state.freeze(epoch)
-                if name == "timers":
+                if isinstance(state, TimerTable):
                     floors[f"{operator.name}/{name}"] = state.floors_json()
             if isinstance(operator, Write):
                 prepared[operator.name] = list(operator.prepare(epoch))
@@ -362,6 +394,7 @@ class Task:
             committables={
                 sink: [c for e in sorted(self._prepared) for c in self._prepared[e].get(sink, ())] for sink in prepared
             },
+            wake_at=self.wake_at,
             counters=self.counters(),
             ended=self._core.ended,
         )
@@ -402,7 +435,7 @@ def frames(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 class Routes:
     """Where each operator's rows and time go."""
 
-    links: Mapping[tuple[int, str], list[int]]  # (operator, port) -> operators of the stage
+    links: Mapping[tuple[int, str], list[Link]]  # (operator, port) -> where its rows go within the stage
     exchanges: Mapping[tuple[int, str], list[Exchange]]
     readers: Mapping[int, list[int]]  # operator -> operators of the stage that read any of its ports
     leaving: Mapping[int, list[Exchange]]  # operator -> exchanges that carry any of its ports
@@ -410,12 +443,12 @@ class Routes:
 
 def routes(stage: Stage) -> Routes:
     """The wiring of a stage."""
-    links: dict[tuple[int, str], list[int]] = defaultdict(list)
+    links: dict[tuple[int, str], list[Link]] = defaultdict(list)
     exchanges: dict[tuple[int, str], list[Exchange]] = defaultdict(list)
     readers: dict[int, list[int]] = defaultdict(list)
     leaving: dict[int, list[Exchange]] = defaultdict(list)
     for link in stage.links:
-        links[link.source, link.port].append(link.target)
+        links[link.source, link.port].append(link)
         if link.target not in readers[link.source]:
             readers[link.source].append(link.target)
     for exchange in stage.outgoing:

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock import sinks, sources
+from penstock.api.keyed import tumbling
 from penstock.api.pipeline import Pipeline
-from penstock.api.stream import tumbling
 from penstock.checkpoints.storage import MemoryStore, OutcomeUnknown, Store, open_store
 from penstock.connectors.memorysink import MemorySink
 from penstock.errors import RestoreError, StorageError

@@ -6,7 +6,8 @@ in a thread of its own.
 2. When all workers are there, each is told where the others are. When all say they are ready, the attempt is running.
 3. A line that breaks, a worker silent for `SILENT_S`, a worker that says it failed: each fails the attempt, once. Whoever is
    first names the reason.
-4. What is heard is posted to the conductor with its stamp; nothing is decided here.
+4. How far each worker's splits are (`runners.align`) is told to all, as often as it changes and no more than every `ALIGN_S`.
+5. What is heard is posted to the conductor with its stamp; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ log = logging.getLogger("penstock")
 
 SILENT_S = 5.0
 TURN_S = 0.25
+ALIGN_S = 0.05
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +84,9 @@ class ControlServer(threading.Thread):
         self._strangers: list[Line] = []
         self._orders: deque[dict[str, Any]] = deque()
         self._running = self._input_ended = False
+        self._slowest: dict[str, dict[str, int | None]] = {}  # worker -> group -> time
+        self._announce_at: float | None = None  # if there is something to announce
+        self._announced_at = 0.0
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self._listener.setblocking(False)
         self._wake_read, self._wake_write = socket.socketpair()
@@ -151,7 +156,7 @@ class ControlServer(threading.Thread):
         """Until closed."""
         try:
             while not self.closing:
-                for key, mask in self._selector.select(TURN_S):
+                for key, mask in self._selector.select(TURN_S if self._announce_at is None else ALIGN_S):
                     if key.data == "listener":
                         self._accept()
                     elif key.data == "wake":
@@ -159,6 +164,7 @@ class ControlServer(threading.Thread):
                             self._wake_read.recv(4096)
                     else:
                         self._attend(key.data, mask)
+                self._announce()
                 self._pass_on()
                 self._look_at_the_clock()
         finally:
@@ -226,6 +232,9 @@ class ControlServer(threading.Thread):
                 self._post(c.Acked(self.stamp, epoch, task, ack_of(ack)))
             case {"say": "decline", "epoch": int(epoch), "task": str(task), "reason": str(reason)}:
                 self._post(c.Declined(self.stamp, epoch, task, reason))
+            case {"say": "align", "slowest": dict(slowest)}:
+                self._slowest[str(line.worker)] = slowest
+                self._announce_at = self._announced_at + ALIGN_S
             case {"say": "ready"}:
                 line.ready = True
                 if not self._running and self.complete and all(each.ready for each in self._lines.values()):
@@ -264,6 +273,12 @@ class ControlServer(threading.Thread):
             everyone = [self._lines[each].hello for each in range(self.workers)]
             peers = [{"address": hello["address"], "uid": hello["uid"]} for hello in everyone]
             self._orders.append({"say": "peers", "peers": peers})
+
+    def _announce(self) -> None:
+        now = time.monotonic()
+        if self._announce_at is not None and now >= self._announce_at:
+            self._announce_at, self._announced_at = None, now
+            self._orders.append({"say": "align", "slowest": dict(self._slowest)})
 
     def _pass_on(self) -> None:
         while self._orders:

@@ -139,6 +139,7 @@ class ContinuousAttempts:
             latency=conductor.options.latency,
             stuck_s=float(os.environ.get("PENSTOCK_STUCK_S", STUCK_S)),
             fault_file=faults.planned(),
+            time_file=faults.time_file(),
         )
         self._group = f"penstock-{conductor.plan.name}-{stamp.term}-{stamp.attempt}-{secrets.token_hex(4)}"
         self._server = server

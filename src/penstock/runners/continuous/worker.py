@@ -35,6 +35,7 @@ from penstock.errors import ChannelError, RestoreError, RowError, StorageError
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.messages import Aborted, Ack, Completed, Decline, SplitsAssigned, Stamp, Store, Stored, StoreFailed
 from penstock.runners import faults
+from penstock.runners.align import Alignment, Slowest, groups_of
 from penstock.runners.conductor import source_of
 from penstock.runners.continuous.channel import Credentials, Wires
 from penstock.runners.continuous.link import DriverLine, Pulse
@@ -54,6 +55,7 @@ SWITCH_S = 0.0005  # threads here do little and often; the default of 5 ms would
 COLLECT_ROUNDS = 256
 COLLECT_IDLE_S = 10.0
 ABOUT_S = 0.25
+ALIGN_S = 0.05  # how often groups of splits are told about: a split that waits for others waits that much too long
 QUIET_ROUNDS = 50
 
 
@@ -72,6 +74,7 @@ class WorkerSpec:
     latency: int  # microseconds
     stuck_s: float
     fault_file: str | None = None
+    time_file: str | None = None
 
 
 def run_partition(spec: WorkerSpec, partition: Iterator[int]) -> Iterator[Any]:
@@ -83,7 +86,7 @@ def run_partition(spec: WorkerSpec, partition: Iterator[int]) -> Iterator[Any]:
 
 def work(spec: WorkerSpec, index: int) -> None:
     """Be worker `index` until told to exit."""
-    faults.plan(spec.fault_file)
+    faults.plan(spec.fault_file, spec.time_file)
     switch = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
     try:
@@ -121,6 +124,10 @@ class Worker:
         self.line.start()
         self._exiting = False
         self._told_end = False
+        self._groups = groups_of(spec.plan) if spec.parallelism > 1 else []  # that others must hear of
+        self.alignment = Alignment(str(each) for each in range(spec.parallelism) if each != index)
+        self._told_slowest: Slowest = {}
+        self._tell_slowest_at = 0.0
         self._to_store: queue.SimpleQueue[tuple[Seat, Store] | None] = queue.SimpleQueue()
         self._stored: deque[tuple[Seat, Stored | StoreFailed | BaseException]] = deque()
         self._writer = threading.Thread(target=self._write, name="penstock-writer", daemon=True)
@@ -215,7 +222,15 @@ class Worker:
                     else self.wires.connect((exchange.id, index, target), (str(host), int(port)))
                 )
         poll_every = max(1000, spec.latency // 5)
-        seat = Seat(task, inputs=inputs, outlets=outlets, answer=self._answer, store=self._store, poll_every=poll_every)
+        seat = Seat(
+            task,
+            inputs=inputs,
+            outlets=outlets,
+            answer=self._answer,
+            store=self._store,
+            poll_every=poll_every,
+            alignment=self.alignment,
+        )
         for channel, queue_ in zip(task.channels, inputs, strict=True):
             if channel.source != index:
                 self.wires.expect(
@@ -237,7 +252,7 @@ class Worker:
         def open_reader(source: str, split: str, position: Any) -> Reader:
             return source_of(spec.plan, source).open(split, position, SourceContext(source, spec.job_dir, columns[source]))
 
-        open_readers(seat, splits, open_reader, now_us())
+        open_readers(seat, splits, open_reader, now_us(), spec.start.silence)
         seat.post(SplitsAssigned(splits))
 
     # The loop.
@@ -251,6 +266,8 @@ class Worker:
             pulse.working = True
             progress = loop.step(now_us())
             pulse.working = False
+            if self._groups:
+                self._tell_slowest()
             if progress:
                 pulse.rounds += 1
                 quiet = 0
@@ -274,9 +291,11 @@ class Worker:
 
     def _nap(self, quiet: int) -> float:
         """How long to wait for something to happen, in seconds. Sources cannot wake us, so they are looked at often."""
+        due = min((at for seat in self.loop.seats if (at := seat.task.wake_at) is not None), default=None)
+        nap = 0.1 if due is None else min(max((due - now_us()) / 1e6, 0.001), 0.1)
         if not any(seat.reading and not seat.blocked for seat in self.loop.seats):
-            return 0.1
-        return 0.001 if quiet < QUIET_ROUNDS else max(0.001, self.spec.latency / 1e6)
+            return nap
+        return min(nap, 0.001 if quiet < QUIET_ROUNDS else max(0.001, self.spec.latency / 1e6))
 
     def _take_orders(self) -> None:
         while self._stored:
@@ -297,8 +316,17 @@ class Worker:
                 case "aborted":
                     for seat in self.loop.seats:
                         seat.post(Aborted(order["epoch"]))
+                case "align":
+                    self.alignment.announced(order["slowest"])
                 case "exit":
                     self._exiting = True
+
+    def _tell_slowest(self) -> None:
+        """Let others hear how far our splits are, soon after it changed."""
+        slowest, now = self.alignment.own(self._groups), time.monotonic()
+        if slowest != self._told_slowest and now >= self._tell_slowest_at:
+            self._told_slowest, self._tell_slowest_at = slowest, now + ALIGN_S
+            self.line.say("align", slowest=slowest)
 
     def _tell_about(self) -> None:
         self.pulse.about = {

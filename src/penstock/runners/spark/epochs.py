@@ -19,7 +19,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -28,14 +28,15 @@ from penstock.errors import RunnerError
 from penstock.plan.logical import AssignTime, Read
 from penstock.plan.physical import Op, PhysicalPlan
 from penstock.protocol import coordinator as c
-from penstock.protocol.messages import Aborted, Completed, SplitAssigned, Stamp
+from penstock.protocol.messages import Aborted, Completed, SplitAssigned, Stamp, TaskAck
+from penstock.runners.align import Alignment, Slowest, groups_of
 from penstock.runners.conductor import Conductor
 from penstock.runners.cut import StartPoint, start_from
-from penstock.runners.faults import reach
+from penstock.runners.faults import reach, time_of_day
 from penstock.runners.spark import session as sessions
 from penstock.runners.spark.levels import EpochOrder, Facts, Report, SplitOrder, run_epoch
 from penstock.runners.spark.ship import check_workers, job_error
-from penstock.runtime.task import below
+from penstock.runtime.task import below, task_name
 
 __all__ = ["EPOCH_TIMEOUT", "Budget", "EpochAttempts", "Feed", "own_session", "parallelism_of", "quiet_session", "task_rows"]
 
@@ -148,7 +149,9 @@ class Attempt:
         self.counted: dict[str, Counter[str]] = {}  # rows of the published epochs of this attempt, by task
         self.heard: dict[str, Counter[str]] = {}  # the same with the epoch in flight
         self.active_at: dict[tuple[str, str], int] = {}
+        self.clocks = {op.name: clock_of(conductor.plan, op) for op in conductor.plan.reads}
         self.began: dict[tuple[str, str], Any] = {}
+        self._aligned = groups_of(conductor.plan)
         self._conductor = conductor
         self._orders: queue.SimpleQueue[tuple[EpochOrder, threading.Event] | None] = queue.SimpleQueue()
         self._settled = threading.Event()
@@ -209,7 +212,45 @@ class Attempt:
     def _split(self, split: SplitAssigned) -> SplitOrder:
         key = (split.source, split.split)
         position = self.began.setdefault(key, split.position)
-        return SplitOrder(split, self.active_at.get(key, self.began_at), Began(self.began_at, position))
+        active_at = self.active_at.setdefault(key, self.began_at - self.start.silence(*key))
+        return SplitOrder(split, active_at, Began(self.began_at, position))
+
+    def slowest(self) -> dict[str, Slowest]:
+        """How far each source task's splits were at the last checkpoint, by group."""
+        plan, tasks = self._conductor.plan, self._conductor.parallelism
+        told: dict[str, Slowest] = {}
+        for stage in plan.stages if self._aligned else ():
+            for index in range(tasks) if stage.sources else ():
+                mine = [split for op in stage.sources for split in self.start.assigned(op, index, tasks)]
+                told[task_name(stage.id, index)] = self._groups(mine).own(self._aligned)
+        return told
+
+    def waiting(self, splits: Iterable[SplitAssigned]) -> set[tuple[str, str]]:
+        """Those of all splits that are too far ahead of others of their group, as things stood at the last checkpoint."""
+        every = list(splits) if self._aligned else []
+        groups = self._groups(every)
+        timed = [(split, clock) for split in every if (clock := self.clocks[split.source]) is not None]
+        return {
+            (split.source, split.split)
+            for split, clock in timed
+            if clock.align is not None and clock.drift is not None and groups.ahead(clock.align, split.time, clock.drift)
+        }
+
+    def _groups(self, splits: Iterable[SplitAssigned]) -> Alignment:
+        groups = Alignment()
+        for split in splits:
+            clock = self.clocks[split.source]
+            if clock is not None and clock.align is not None and not split.idle and not split.ended:
+                groups.hear(clock.align, (split.source, split.split), split.time)
+        return groups
+
+    def _dated(self, ack: TaskAck) -> TaskAck:
+        """With when each split was last active: whoever goes on from here counts its silence on."""
+        splits = {
+            source: {split: {**state, "last_active_us": self.active_at.get((source, split))} for split, state in found.items()}
+            for source, found in ack.splits.items()
+        }
+        return replace(ack, splits=splits)
 
     def _job_failed(self, epoch: EpochOrder, settled: threading.Event, reason: str) -> None:
         if not self.ended and not settled.is_set():  # of an epoch that was given up this is no news
@@ -244,7 +285,8 @@ class Attempt:
                 continue
             counted = self.counted.get(report.task, Counter()) + Counter(report.ack.counters)
             self.heard[report.task] = counted
-            self._conductor.post(c.Acked(self.stamp, epoch.epoch, report.task, replace(report.ack, counters=dict(counted))))
+            ack = replace(self._dated(report.ack), counters=dict(counted))
+            self._conductor.post(c.Acked(self.stamp, epoch.epoch, report.task, ack))
 
 
 class EpochAttempts:
@@ -267,7 +309,6 @@ class EpochAttempts:
     ) -> None:
         self._conductor, self._spark, self._make_feed, self._budget = conductor, spark, make_feed, budget
         self._drained, self._keep_open = drained, keep_open
-        self._idle_after = {op.name: idle_after(conductor.plan, op) for op in conductor.plan.reads}
         self._attempt: Attempt | None = None
         self._broadcast: Any = None
         self._probes = Probes(conductor)
@@ -310,7 +351,10 @@ class EpochAttempts:
         assert attempt is not None, f"epoch {epoch} without an attempt"
         budget, now = attempt.budget, self._conductor.clock()
         restored, splits = attempt.start.restored, attempt.splits()
-        attempt.order(EpochOrder(epoch, now, finish, budget.rows, budget.read_us_max, restored, splits, self._keep_open))
+        rows, limit = budget.rows, budget.read_us_max
+        slowest = attempt.slowest() if self._drained is None else None  # who reads all there is does not wait
+        order = EpochOrder(epoch, now, finish, rows, limit, restored, splits, self._keep_open, time_of_day(now), slowest)
+        attempt.order(order)
 
     def tell(self, stamp: Stamp, event: Completed | Aborted) -> None:
         """Go on from the new checkpoint, or once more from the old one."""
@@ -342,22 +386,24 @@ class EpochAttempts:
             attempt is None
             or self._drained is not None
             or attempt.more
-            or (attempt.wake_at is not None and now >= attempt.wake_at)
+            or (attempt.wake_at is not None and time_of_day(now) >= attempt.wake_at)
         ):
             return True
         splits = [split for splits in attempt.splits() for split in splits]
+        waiting = attempt.waiting(split.assigned for split in splits)
         return all(split.assigned.ended for split in splits) or any(
-            self._wants(split, now) for split in splits if not split.assigned.ended
+            self._wants(attempt, split, now) for split in splits if not split.assigned.ended and split.key not in waiting
         )
 
-    def _wants(self, split: SplitOrder, now: int) -> bool:
+    def _wants(self, attempt: Attempt, split: SplitOrder, now: int) -> bool:
         try:
             if self._probes.has_rows(split.assigned, split.began):
                 return True
         except Exception as error:  # the task that reads it will meet the same error, and its attempt fails in the usual way
             log.debug("%s of %s cannot be looked at: %s", split.assigned.split, split.assigned.source, error)
             return True
-        idle_after = self._idle_after[split.assigned.source]
+        clock = attempt.clocks[split.assigned.source]
+        idle_after = None if clock is None else clock.idle_after
         return idle_after is not None and not split.assigned.idle and now - split.active_at >= idle_after
 
     def close(self) -> None:
@@ -367,12 +413,11 @@ class EpochAttempts:
         self._probes.close()
 
 
-def idle_after(plan: PhysicalPlan, op: Op) -> int | None:
-    """How long a split of this source may be silent before it holds back nobody."""
+def clock_of(plan: PhysicalPlan, op: Op) -> AssignTime | None:
+    """How the splits of a source tell the time, if they do."""
     stage = next(stage for stage in plan.stages if op in stage.ops)
     reached = below(stage, op.id)
-    found = [o.node.idle_after for o in stage.ops if o.id in reached and isinstance(o.node, AssignTime)]
-    return found[0] if found else None
+    return next((o.node for o in stage.ops if o.id in reached and isinstance(o.node, AssignTime)), None)
 
 
 # --- sessions -----------------------------------------------------------------------------------------------------------------

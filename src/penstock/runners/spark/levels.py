@@ -64,6 +64,7 @@ from penstock.protocol.messages import (
     Trigger,
     Watermark,
 )
+from penstock.runners import align
 from penstock.runners.faults import reach
 from penstock.runners.local import describe, store_states
 from penstock.runners.spark import frames
@@ -101,6 +102,11 @@ class SplitOrder:
     active_at: int
     began: Began
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its name among all splits."""
+        return self.assigned.source, self.assigned.split
+
 
 @dataclass(frozen=True, slots=True)
 class EpochOrder:
@@ -114,6 +120,8 @@ class EpochOrder:
     restored: Restored
     splits: Sequence[Sequence[SplitOrder]]  # by task
     keep_open: bool = False  # splits that say they have ended have only nothing more now
+    time_of_day: int | None = None  # what operators are told, if a test says so
+    slowest: Mapping[str, align.Slowest] | None = None  # of each source task, at the last checkpoint; None: splits do not wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +136,7 @@ class Report:
     trace: str = ""
     rows: int = 0  # that were read
     more: bool = False  # whether the budget was used up before the splits were
-    active: Sequence[Sequence[str]] = ()  # (source, split) that had rows
+    active: Sequence[Sequence[str]] = ()  # (source, split) that had rows, or that there was no time for
     watermark: int = 0
     took_us: int = 0  # by the clock, from the task's making to its answer
 
@@ -335,6 +343,8 @@ class OpenSplit:
     reader: Reader
     active: bool = False
     ended: bool = False
+    group: str | None = None  # whose pace it keeps
+    drift: int = 0
 
 
 class EpochTask:
@@ -348,6 +358,8 @@ class EpochTask:
         uid = random_id()
         site = Site(facts.plan, facts.parallelism, index, facts.stamp.lineage, uid, facts.job_dir, self._files, order.restored)
         self._task = Task(stage, site)
+        self._alignment = align.Alignment(task for task in order.slowest or () if task != self._task.name)
+        self._alignment.announced(order.slowest or {})
         self._outlets = {
             (e.id, target): Outlet(outbox, channel_of(e, index, facts), target, uid)
             for e in stage.outgoing
@@ -356,7 +368,7 @@ class EpochTask:
 
     def play(self, inbox: Inbox) -> Iterator[pa.RecordBatch]:
         """The whole epoch. Yields when enough frames are there."""
-        yield from self._tell(TimeReached(self._order.now))
+        yield from self._tell(TimeReached(self._order.now if self._order.time_of_day is None else self._order.time_of_day))
         if self._task.stage.sources:
             yield from self._read()
         for channel in self._task.channels:
@@ -431,11 +443,33 @@ class EpochTask:
                 if not split.assigned.ended:
                     context = SourceContext(op.name, self._facts.job_dir, op.columns, replace(split.began, now_us=order.now))
                     reader = op.node.source.open(split.assigned.split, split.assigned.position, context)
-                    self._splits.append(OpenSplit(split, reader))
+                    self._splits.append(self._open(split, reader))
             yield from self._poll_all()
             if all(split.ended for split in self._splits) and self._bounded(orders) and not order.keep_open:
                 yield from self._tell(SourcesEnded())
         yield from self._tell(Trigger(order.epoch, order.finish))
+
+    def _open(self, order: SplitOrder, reader: Reader) -> OpenSplit:
+        split, clock = OpenSplit(order, reader), self._task.clock_of(order.assigned.source)
+        if clock is not None and clock.align is not None and self._order.slowest is not None:
+            assert clock.drift is not None, "the plan asks for both"
+            split.group, split.drift = clock.align, clock.drift
+            if not order.assigned.idle:
+                self._alignment.hear(clock.align, order.key, order.assigned.time)
+        return split
+
+    def _waits(self, split: OpenSplit) -> bool:
+        """Whether a split is too far ahead of others of its group."""
+        if split.group is None:
+            return False
+        return self._alignment.ahead(split.group, self._task.split_time(*split.order.key), split.drift)
+
+    def _keep_pace(self, split: OpenSplit) -> None:
+        """Let the group know how far a split has come."""
+        if split.group is not None and split.ended:
+            self._alignment.leave(split.group, split.order.key)
+        elif split.group is not None:
+            self._alignment.hear(split.group, split.order.key, self._task.split_time(*split.order.key))
 
     def _bounded(self, orders: Sequence[SplitOrder]) -> bool:
         """A task without splits of a source has ended only if that source ever ends."""
@@ -443,14 +477,24 @@ class EpochTask:
         return all(op.name in having or op.node.source.bounded for op in self._task.stage.sources)  # type: ignore[attr-defined]
 
     def _poll_all(self) -> Iterator[pa.RecordBatch]:
-        """Read the splits in turn until they have nothing now or the budget is used up."""
+        """Read the splits in turn until they have nothing now, are too far ahead of others, or the budget is used up."""
         order = self._order
         until = None if order.read_us_max is None else time.monotonic() + order.read_us_max / 1e6
         turns = deque(self._splits)
-        nbytes = 0
-        while turns and self._rows < order.rows_max and nbytes < READ_BYTES_MAX and (until is None or time.monotonic() < until):
+        nbytes = waiting = 0  # `waiting`: for others, that many at the end of `turns`
+        while (
+            len(turns) > waiting
+            and self._rows < order.rows_max
+            and nbytes < READ_BYTES_MAX
+            and (until is None or time.monotonic() < until)
+        ):
             split = turns.popleft()
-            chunk = split.reader.poll(min(CHUNK_ROWS, order.rows_max - self._rows))
+            if self._waits(split):
+                turns.append(split)
+                waiting += 1
+                continue
+            rows_max = CHUNK_ROWS if split.group is None else align.ROWS_MAX
+            chunk = split.reader.poll(min(rows_max, order.rows_max - self._rows))
             if chunk is None or (chunk.batch is None and not chunk.bad and not chunk.ended):
                 continue
             reach("source.read", order.epoch)
@@ -459,6 +503,7 @@ class EpochTask:
             self._rows += (chunk.batch.num_rows if chunk.batch is not None else 0) + len(chunk.bad)
             nbytes += chunk.batch.nbytes if chunk.batch is not None else 0
             yield from self._tell(Read(source, name, chunk.batch, chunk.position, chunk.bad))
+            waiting = 0  # whoever waits may have waited for this
             if chunk.ended and order.keep_open:
                 continue
             if chunk.ended:
@@ -466,9 +511,13 @@ class EpochTask:
                 yield from self._tell(SplitEnded(source, name))
             else:
                 turns.append(split)
-        self._more = bool(turns)
+            self._keep_pace(split)
+        # Those that wait cause no epoch: whoever they wait for does, by its rows or by becoming idle.
+        self._more = len(turns) > waiting
+        for split in turns:
+            split.active = True  # who was not asked is not silent
         for split in self._splits:
-            if not split.active and not split.ended and split not in turns:
+            if not split.active and not split.ended:
                 yield from self._rest(split)
 
     def _rest(self, split: OpenSplit) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,106 @@
+"""Windows by the number of rows: the first hundred of a key, the next hundred; or the last hundred, at every ten.
+
+Row numbers of a key take the place of time: a window is over when its last row has come. So the arithmetic is that of windows of
+time, and rows are folded into slices in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.operators.aggregate import FAILED, WINDOW_COLUMN, Ints, KeyedAggregate
+from penstock.operators.groups import group_rows
+from penstock.operators.operator import MAIN, Origin, Out, keep
+from penstock.state.keygroups import canonical_keys
+from penstock.state.table import KeyedTable
+from penstock.windows import CountSliding, CountTumbling
+
+
+class CountAggregate(KeyedAggregate):
+    """One row per key and window of so many rows.
+
+    Input:   rows; those of a key are numbered as they come.
+    State:   per key how many rows there were; one row of accumulators per key and slice that an open window needs.
+    Output:  key, window_start and window_end (row numbers), results; at the end of the input also for windows that are not full.
+    """
+
+    def __init__(self, name: str, output: pa.Schema, shape: CountTumbling | CountSliding, **shared: Any) -> None:
+        super().__init__(name, **shared)
+        self._output = output
+        self._shape = shape if isinstance(shape, CountSliding) else CountSliding(shape.rows, shape.rows)
+        self._keys = [*self._names, WINDOW_COLUMN]
+        self._counts: KeyedTable = self.states["counts"]
+
+    def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
+        """Number the rows, fold them into slices, and send the windows that are full."""
+        _, bad = self._accumulators.partial(batch, self._names)
+        if bad is not None and bad.any():  # rows that fail are not counted
+            yield from self._errors.letters(batch, np.flatnonzero(bad), FAILED, origin)
+            batch = keep(batch, ~bad)
+        if not batch.num_rows:
+            return
+        groups = group_rows(batch, self._names)
+        keys = canonical_keys(batch.take(pa.array(groups.first)), self._names)
+        found, counted = self._counts.get_many(keys)
+        before = np.where(found, np.nan_to_num(counted.column(0).to_numpy(zero_copy_only=False)), 0).astype(np.int64)
+        ordinals = before[groups.of] + groups.rank
+        after = before + groups.count
+        self._counts.put_many(keys, pa.RecordBatch.from_arrays([pa.array(after)], schema=self._counts.spec.values))
+        slices = pa.array(self._shape.slice_of(ordinals))
+        rows, _ = self._accumulators.partial(
+            batch.append_column(pa.field(WINDOW_COLUMN, pa.int64(), nullable=False), slices), self._keys
+        )
+        self._fold(rows, self._keys)
+        yield from self._full(keys, before, after)
+
+    def _full(self, keys: pa.RecordBatch, before: Ints, after: Ints) -> Iterator[Out]:
+        """Send the windows of each key whose last row is among those numbered from `before` to `after`."""
+        shape = self._shape
+        first = np.maximum(0, -(-(before + 1 - shape.rows) // shape.every)) * shape.every  # the least start with an end > before
+        count = np.maximum(0, (after - shape.rows - first) // shape.every + 1)
+        owners = np.repeat(np.arange(len(count)), count)
+        if len(owners):
+            step = np.arange(len(owners)) - np.repeat(np.cumsum(count) - count, count)
+            yield from self._send(keys, owners, first[owners] + step * shape.every, after)
+
+    def _send(self, keys: pa.RecordBatch, owners: Ints, starts: Ints, after: Ints) -> Iterator[Out]:
+        """Put windows together from their slices, and drop those that no later window needs."""
+        shape = self._shape
+        slices = shape.slices_of(starts)
+        which = np.repeat(np.arange(len(starts)), slices.shape[1])
+        wanted = self._slice_keys(keys, owners[which], slices.ravel())
+        found, values = self._table.get_many(wanted)
+        there = np.flatnonzero(found)
+        merged = self._accumulators.merge(
+            values.take(pa.array(there)).append_column("window", pa.array(which[there])), ["window"]
+        )
+        window = merged.column("window").to_numpy()
+        whole = keys.take(pa.array(owners[window]))
+        arrays = [*whole.columns, *(merged.column(f.name) for f in self._accumulators.fields)]
+        names = [*self._names, *(f.name for f in self._accumulators.fields)]
+        shown, results = self._result(pa.RecordBatch.from_arrays(arrays, names=names))
+        begin = starts[window]
+        end = np.minimum(begin + shape.rows, after[owners[window]])
+        yield MAIN, pa.RecordBatch.from_arrays([*shown, pa.array(begin), pa.array(end), *results], schema=self._output)
+        over = found & (slices.ravel() < (starts + shape.every)[which])
+        self._table.delete_many(wanted.filter(pa.array(over)))
+
+    def _slice_keys(self, keys: pa.RecordBatch, owners: Ints, slices: Ints) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([*keys.take(pa.array(owners)).columns, pa.array(slices)], names=self._keys)
+
+    def end(self) -> Iterator[Out]:
+        """No more rows: send the windows that were begun and are not full."""
+        shape = self._shape
+        for batch in list(self._counts.scan()):
+            keys = batch.select(self._names)
+            after = batch.column("rows").to_numpy()
+            first = np.maximum(0, -(-(after + 1 - shape.rows) // shape.every)) * shape.every
+            count = np.maximum(0, -(-(after - first) // shape.every))  # starts below `after` have rows
+            owners = np.repeat(np.arange(len(count)), count)
+            if len(owners):
+                step = np.arange(len(owners)) - np.repeat(np.cumsum(count) - count, count)
+                yield from self._send(keys, owners, first[owners] + step * shape.every, after)

@@ -1,0 +1,252 @@
+"""Sessions: windows that grow with their rows and become one where they meet.
+
+Besides the panes (`panes.py`; found by key and the session's start) the state has, per key, the starts and ends of its open
+sessions. New rows and open sessions of a key are merged as intervals; panes of sessions that became one are merged as well.
+
+1. A session whose result had been sent and that became part of another with another start is taken back: deleted from an update
+   stream, withdrawn from a retract stream. What it became is then sent at once, so nothing is missing in between.
+2. A row that is late by itself belongs to a session if it meets one that is open: so such rows are taken one by one, in order.
+   So are the rows of keys for which the order matters in another way: something was sent, or rows alone can fire the trigger.
+3. A session that grows does not move its timer. When that is due and the session has not ended, it is set anew. Only a session
+   that had ended and does so again, later than the watermark, has a timer that would be too late: it gets an earlier one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.operators.aggregate import FAILED, WINDOW_COLUMN
+from penstock.operators.groups import group_rows
+from penstock.operators.operator import MAIN, Origin, Out, keep
+from penstock.operators.panes import (
+    END_COLUMN,
+    NUMBERS,
+    Bools,
+    Ints,
+    PaneAggregate,
+    Panes,
+    Rules,
+    replaced,
+    take_all,
+    with_windows,
+)
+from penstock.operators.triggering import BIG
+from penstock.state.keygroups import canonical_keys
+from penstock.state.table import KeyedTable
+from penstock.state.timers import DUE
+from penstock.triggers import AfterCount, AfterWatermark, Trigger
+from penstock.windows import Session, closing
+
+
+class SessionAggregate(PaneAggregate):
+    """Aggregates per key and session.
+
+    Input, output: as `PaneAggregate`.
+    State:   `panes`, by key and start; `sessions`: per key the starts and ends of those that are open, in order.
+    """
+
+    def __init__(self, name: str, output: pa.Schema, rules: Rules, **shared: Any) -> None:
+        super().__init__(name, output, rules, **shared)
+        self._sessions: KeyedTable = self.states["sessions"]
+        self._by_rows = not self._once and fires_by_rows(rules.trigger)
+
+    def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
+        """Merge rows into sessions: all at once where their order does not matter."""
+        _, bad = self._accumulators.partial(batch, self._names)
+        if bad is not None and bad.any():
+            yield from self._errors.letters(batch, np.flatnonzero(bad), FAILED, origin)
+            batch = keep(batch, ~bad)
+        _, starts, ends = self._shape.assign(self._times(batch))
+        alone_late = self._closed(batch, ends)
+        rows = with_windows(batch, starts, ends)
+        for first, last in stretches(alone_late):
+            yield from self._stretch(rows.slice(first, last - first))
+
+    def _stretch(self, rows: pa.RecordBatch) -> Iterator[Out]:
+        """Rows of which either none is late by itself, or there is only one."""
+        groups = group_rows(rows, self._names)
+        one_by_one = (groups.count > 1) & self._ordered(canonical_keys(rows.take(pa.array(groups.first)), self._names))
+        turn = np.where(one_by_one[groups.of], groups.rank, 0)
+        for number in range(int(turn.max()) + 1 if len(turn) else 0):
+            yield from self._merge(keep(rows, turn == number))
+
+    def _ordered(self, keys: pa.RecordBatch) -> Bools:
+        """Whether rows of a key must be taken one by one."""
+        if self._by_rows or self._once:
+            return np.full(keys.num_rows, self._by_rows)
+        owners, starts, _ = self._open(keys)
+        _, values = self._panes.get_many(self._pane_keys(keys, owners, starts))
+        sent = np.array(values.column("pane.index").fill_null(0)) > 0
+        return np.bincount(owners[sent], minlength=keys.num_rows) > 0
+
+    def _merge(self, rows: pa.RecordBatch) -> Iterator[Out]:
+        groups = group_rows(rows, self._names)
+        keys = canonical_keys(rows.take(pa.array(groups.first)), self._names)
+        owners, starts, ends = self._open(keys)
+        known = len(owners)
+        merged, begin, end = Session.merge(
+            np.concatenate([owners, groups.of]),
+            np.concatenate([starts, rows.column(WINDOW_COLUMN).to_numpy()]),
+            np.concatenate([ends, rows.column(END_COLUMN).to_numpy()]),
+        )
+        owner = np.empty(len(begin), np.int64)
+        owner[merged] = np.concatenate([owners, groups.of])
+        if (closing(end, self._lateness) <= self._floors(keys)[owner])[merged[known:]].any():
+            assert rows.num_rows == 1, "only a row by itself can be late here"
+            yield from self._set_aside(rows.drop_columns([WINDOW_COLUMN, END_COLUMN]))
+            return
+        touched, place = np.unique(merged[known:], return_inverse=True)
+        old, into = self._old(keys, owners, starts, merged[:known], touched)
+        panes = self._joined(old, into, self._pane_keys(keys, owner[touched], begin[touched]), end[touched])
+        gone = (old.starts != panes.starts[into]) & (old.sent == 1) & self._merged  # a delta is never taken back
+        yield from self._take_back(old, np.flatnonzero(gone))
+        taken_back = np.bincount(into[gone], minlength=len(panes)) > 0
+        count = np.bincount(place.reshape(-1), minlength=len(touched))
+        self._fold_in(panes, rows, place.reshape(-1), count)
+        ready = self._ready(panes, self.now)
+        yield from self._fire(panes, ready, self.now)
+        yield from self._send(panes, taken_back & ~ready)
+        self._await(panes, (panes.timer == 0) | self._outgrown(panes))
+        self._save(panes)
+        lengths = np.bincount(owner, minlength=keys.num_rows)
+        self._remember(keys, lengths, begin, end)
+
+    def _outgrown(self, panes: Panes) -> Bools:
+        """Sessions that had ended, wait to be closed, and now end again."""
+        return ~panes.passed & (panes.timer >= panes.end) & (not self._once)
+
+    def _old(self, keys: pa.RecordBatch, owners: Ints, starts: Ints, groups: Ints, touched: Ints) -> tuple[Panes, Ints]:
+        """The panes of the sessions that became part of a touched one, and which of these."""
+        place = np.searchsorted(touched, groups)
+        part = np.isin(groups, touched)
+        old = self._load(self._pane_keys(keys, owners[part], starts[part]))
+        assert old.found.all(), "an open session has panes"
+        return old, place[part]
+
+    def _joined(self, old: Panes, into: Ints, keys: pa.RecordBatch, ends: Ints) -> Panes:
+        """The panes of sessions, put together from those of the sessions they are made of. The old ones are no more."""
+        begin = keys.column(WINDOW_COLUMN).to_numpy()
+        stays = old.starts == begin[into]
+        numbers = {name: np.zeros(len(begin), np.int64) for name in NUMBERS}
+        numbers["end"], numbers["alarm"] = ends.copy(), np.full(len(begin), BIG)
+        passed = ends - 1 <= self._floors(keys)
+        for name in ("new", "live"):
+            np.add.at(numbers[name], into, old.numbers[name])
+        np.maximum.at(numbers["index"], into, old.index)
+        np.maximum.at(numbers["timely"], into[passed[into]], old.timely[passed[into]])
+        for name in ("sent", "sent_end", "sent_pane", "timer", "alarm"):
+            numbers[name][into[stays]] = old.numbers[name][stays]
+        trigger = self._machine.merge(old.trigger, into, len(begin), passed) if len(into) else self._machine.fresh(len(begin))
+        new = Panes(keys, begin, np.zeros(len(begin), np.bool_), numbers, trigger)
+        new.passed = passed
+        new.values, new.filled = self._merge_values(old, into, len(begin))
+        new.before = nulls(old.before.schema, len(begin))
+        new.before = replaced(new.before, into[stays], old.before.filter(pa.array(stays)))
+        self._panes.delete_many(old.keys.filter(pa.array(~stays)))
+        return new
+
+    def _merge_values(self, old: Panes, into: Ints, count: int) -> tuple[pa.RecordBatch, Bools]:
+        fields = pa.schema(self._accumulators.fields)
+        empty = nulls(fields, count)
+        filled = np.zeros(count, np.bool_)
+        have = np.flatnonzero(old.filled)
+        if not len(have):
+            return empty, filled
+        parts = old.values.take(pa.array(have)).append_column("pair", pa.array(into[have]))
+        merged = self._accumulators.merge(parts, ["pair"])
+        at = merged.column("pair").to_numpy()
+        filled[at] = True
+        return replaced(empty, at, merged.select(fields.names)), filled
+
+    def _take_back(self, old: Panes, at: Ints) -> Iterator[Out]:
+        """Results of sessions that are no more."""
+        if not len(at):
+            return
+        if self._rules.emit == "retract":
+            yield MAIN, self._withdrawn(old, at)
+        elif self._rules.emit == "update":
+            results = take_all(self._accumulators.finish(old.values), at)
+            yield MAIN, self._rows(old, at, old.sent_end[at], results, old.sent_pane[at], -1)
+
+    # -- time
+
+    def _passed(self, due: pa.RecordBatch, time: int) -> Iterator[Out]:
+        panes = self._load(due.select(self._keys))
+        at = due.column(DUE).to_numpy()
+        valid = panes.found & (panes.timer == at)  # others are of sessions that became part of one with another start
+        panes, at = panes.pick(valid), at[valid]
+        grown = panes.end - 1 > time
+        later = panes.pick(grown)
+        self._set_timers(later, np.arange(len(later)), later.end - 1)
+        self._save(later)
+        yield from self._finish(panes.pick(~grown), at[~grown], time)
+
+    def _forget(self, panes: Panes) -> None:
+        super()._forget(panes)
+        if not len(panes):
+            return
+        groups = group_rows(panes.keys, self._names)
+        keys = panes.keys.select(self._names).take(pa.array(groups.first))
+        owners, starts, ends = self._open(keys)
+        codes = np.unique(np.concatenate([starts, panes.starts]), return_inverse=True)[1].reshape(-1)
+        wide = len(codes) + 1
+        gone = np.isin(owners * wide + codes[: len(starts)], groups.of * wide + codes[len(starts) :])
+        left = ~gone
+        self._remember(keys, np.bincount(owners[left], minlength=keys.num_rows), starts[left], ends[left])
+
+    # -- the sessions of a key
+
+    def _open(self, keys: pa.RecordBatch) -> tuple[Ints, Ints, Ints]:
+        """The open sessions of keys: whose, start and end; in the order of keys."""
+        found, values = self._sessions.get_many(keys)
+        one = np.flatnonzero(found)
+        starts, ends = (values.column(name).fill_null(0).to_numpy()[one] for name in ("start", "end"))
+        more = values.column("more_starts")
+        if more.null_count == len(more):
+            return one, starts, ends
+        owners = np.concatenate([one, np.repeat(np.arange(len(more)), more.value_lengths().fill_null(0).to_numpy())])
+        order = np.argsort(owners, kind="stable")
+        starts = np.concatenate([starts, more.flatten().to_numpy()])
+        ends = np.concatenate([ends, values.column("more_ends").flatten().to_numpy()])
+        return owners[order], starts[order], ends[order]
+
+    def _remember(self, keys: pa.RecordBatch, lengths: Ints, starts: Ints, ends: Ints) -> None:
+        """The open sessions of keys from now on; those of a key stand together, in the order of keys."""
+        some = np.flatnonzero(lengths)
+        if len(some) < len(lengths):
+            self._sessions.delete_many(keys.filter(pa.array(lengths == 0)))
+        first = (np.cumsum(lengths) - lengths)[some]
+        rest = np.ones(len(starts), np.bool_)
+        rest[first] = False
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths[some] - 1)]), pa.int32())
+        single = pa.array(lengths[some] == 1)
+        lists = [pa.ListArray.from_arrays(offsets, pa.array(values[rest]), mask=single) for values in (starts, ends)]
+        columns = [pa.array(starts[first]), pa.array(ends[first]), *lists]
+        names = self._sessions.spec.values.names
+        self._sessions.put_many(keys.take(pa.array(some)), pa.RecordBatch.from_arrays(columns, names=names))
+
+    def _pane_keys(self, keys: pa.RecordBatch, owners: Ints, starts: Ints) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([*keys.take(pa.array(owners)).columns, pa.array(starts)], names=self._keys)
+
+
+def nulls(schema: pa.Schema, count: int) -> pa.RecordBatch:
+    """So many rows of nothing."""
+    return pa.RecordBatch.from_arrays([pa.nulls(count, f.type) for f in schema], names=schema.names)
+
+
+def stretches(alone: Bools) -> Iterator[tuple[int, int]]:
+    """From and to of runs of rows: those where `alone` is set by themselves, the others together."""
+    edges = np.flatnonzero(alone)
+    cuts = np.unique(np.concatenate([[0], edges, edges + 1, [len(alone)]]))
+    yield from zip(cuts[:-1].tolist(), cuts[1:].tolist())
+
+
+def fires_by_rows(trigger: Trigger) -> bool:
+    """Whether rows alone can make it fire before the watermark."""
+    if isinstance(trigger, AfterWatermark):
+        return trigger.early is not None and fires_by_rows(trigger.early)
+    return isinstance(trigger, AfterCount) or any(map(fires_by_rows, trigger.parts))
