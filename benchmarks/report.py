@@ -39,10 +39,17 @@ A running count per key over 100 keys. Each row has a moment at which it is due;
 in the task that counts, after one exchange between processes. Every row is measured.
 """
 
+WINDOWS = """\
+One core, one process, no Spark. A window that overlaps 59 others beside one of the same size that overlaps none, on the same rows
+(100 keys, 100 thousand rows per second of event time); and a million sessions that stay open beside ten thousand, each key in turn.
+"""
+
 
 def headline(result: dict[str, Any]) -> str:
     """A result in a few words."""
-    if "p99_ms" in result:
+    if "comparisons" in result:
+        found = ", ".join(f"{each['name']} {each['ratio']}x" for each in result["comparisons"])
+    elif "p99_ms" in result:
         found = f"p50 {result['p50_ms']} ms, p99 {result['p99_ms']} ms, p99.9 {result['p999_ms']} ms"
     else:
         found = f"{result['whole'] / 1e6:6.2f}M events/s whole, {result['steady'] / 1e6:6.2f}M steady"
@@ -64,6 +71,9 @@ def markdown(results: list[dict[str, Any]], *, command: str, took_s: float, load
     found = [result for result in results if result["case"] == "latency"]
     if found:
         lines += ["", f"## Latency at {found[0]['rate']:,} rows per second", "", LATENCY, *latency(found)]
+    found = [result for result in results if result["case"] == "windows"]
+    if found:
+        lines += ["", "## What windows cost", "", WINDOWS, *comparisons(found[0])]
     return "\n".join(lines) + "\n"
 
 
@@ -90,6 +100,15 @@ def latency(results: list[dict[str, Any]]) -> list[str]:
         lines.append(
             "| " + " | ".join([NAMES[result["system"]], *times, f"{result['measured']:,}", str(result["commits"])]) + " |"
         )
+    return lines
+
+
+def comparisons(result: dict[str, Any]) -> list[str]:
+    """A table with a row per comparison."""
+    lines = ["| | ns per row | ns per row | ratio |", "|---|---|---|---|"]
+    for each in result["comparisons"]:
+        costs = [f"{label}: {cost:,}" for label, cost in each["ns_per_row"].items()]
+        lines.append("| " + " | ".join([each["name"], *costs, f"{each['ratio']:.2f}x"]) + " |")
     return lines
 
 

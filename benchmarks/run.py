@@ -28,7 +28,8 @@ from benchmarks import report
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
 FILES = 20
-CASES = ("generated", "files", "latency")
+CASES = ("generated", "files", "latency", "windows")
+ONE_SYSTEM = {"latency": ("continuous",), "windows": ("local",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,12 @@ class Sizes:
     rows_per_file: int
     runs: int
     latency_s: float
+    windows_scale: float
     timeout_s: float
 
 
-FULL = Sizes(generated_rows=120_000_000, rows_per_file=400_000, runs=3, latency_s=45, timeout_s=600)
-QUICK = Sizes(generated_rows=20_000_000, rows_per_file=50_000, runs=1, latency_s=12, timeout_s=200)
+FULL = Sizes(generated_rows=120_000_000, rows_per_file=400_000, runs=3, latency_s=45, windows_scale=1.0, timeout_s=600)
+QUICK = Sizes(generated_rows=20_000_000, rows_per_file=50_000, runs=1, latency_s=12, windows_scale=0.1, timeout_s=200)
 SIZES = {"full": FULL, "quick": QUICK}
 
 LATENCY_RATE = 50_000
@@ -87,7 +89,7 @@ def all_of(size: str, cases: tuple[str, ...] | list[str], systems: list[str] | N
         if "files" in cases:
             write_files(folder, SIZES[size].rows_per_file)
         for case in cases:
-            for system in ("continuous",) if case == "latency" else SYSTEMS:
+            for system in ONE_SYSTEM.get(case, SYSTEMS):
                 if not systems or system in systems:
                     results.append(child(case, system, size, folder, Path(scratch)))
     return results
@@ -117,9 +119,11 @@ def child(case: str, system: str, size: str, folder: Path, scratch: Path) -> dic
 
 def one(case: str, system: str, sizes: Sizes, folder: Path) -> dict[str, Any]:
     """In that process: warm up, run, sum up."""
-    from benchmarks import latency, systems
+    from benchmarks import latency, systems, windows
     from benchmarks.measure import summary
 
+    if case == "windows":
+        return windows.run(sizes.runs, sizes.windows_scale)
     if case == "latency":
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
             return latency.run(LATENCY_RATE, sizes.latency_s, Path(scratch))

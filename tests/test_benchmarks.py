@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from benchmarks import latency, measure, peer, report, sampler, systems, workload
+from benchmarks import latency, measure, peer, report, sampler, systems, windows, workload
 from benchmarks.run import FILES, FULL, QUICK
 
 import penstock as pen
@@ -34,6 +34,13 @@ def test_ads_in_files_are_counted_right(tmp_path: Path) -> None:
     assert 230 <= written / 8_000 <= 260
     run = systems.run_penstock(local(), workload.json_files(tmp_path), 8_000)
     assert run.verified, run.note
+
+
+def test_what_windows_cost_is_compared() -> None:
+    result = windows.run(1, 0.005)
+    assert [each["name"] for each in result["comparisons"]] == ["overlapping windows", "open sessions"]
+    assert all(each["ratio"] > 0 for each in result["comparisons"])
+    assert "| open sessions | 10 thousand:" in "\n".join(report.comparisons(result))
 
 
 def test_a_wrong_count_is_noticed() -> None:

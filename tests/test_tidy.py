@@ -12,13 +12,17 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src" / "penstock"
 
-LEAVES = {"errors", "schema", "eventtime", "row", "functions", "folding"}
+LEAVES = {"errors", "schema", "localtime", "eventtime", "shapes", "windows", "triggers", "row", "functions", "folding"}
 
 MAY_IMPORT = {
     # package: what of ours it may import, besides `errors`
     "names": set(),
     "schema": set(),
-    "eventtime": set(),
+    "localtime": set(),
+    "eventtime": {"localtime"},
+    "shapes": {"localtime", "eventtime"},
+    "windows": {"localtime", "eventtime", "shapes"},
+    "triggers": {"eventtime"},
     "row": {"schema"},
     "functions": {"schema", "row"},
     "folding": {"functions"},
@@ -28,11 +32,11 @@ MAY_IMPORT = {
     "connectors": {"schema", "eventtime", "names"},
     "sources": {"connectors"},
     "sinks": {"connectors"},
-    "operators": {"expr", "state", "eventtime", "functions", "folding", "connectors"},
-    "plan": {"expr", "connectors", "state", "eventtime", "functions", "folding"},
+    "operators": {"expr", "state", "eventtime", "functions", "folding", "connectors", "windows", "triggers"},
+    "plan": {"expr", "connectors", "state", "eventtime", "functions", "folding", "windows", "triggers"},
     "checkpoints": {"protocol", "state", "names"},
-    "api": {"plan", "names", "expr", "connectors", "eventtime", "schema", "functions", "folding"},
-    "runtime": {"operators", "plan", "protocol", "state", "connectors"},
+    "api": {"plan", "names", "expr", "connectors", "eventtime", "schema", "functions", "folding", "windows", "triggers"},
+    "runtime": {"operators", "plan", "protocol", "state", "connectors", "windows", "triggers"},
     "runners": {"runtime", "checkpoints", "state", "connectors", "protocol", "plan", "eventtime", "api", "names"},
     "testing": {
         "runners",
