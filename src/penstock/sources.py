@@ -6,17 +6,35 @@ Each function returns a `Source`: a value that says what to read. Nothing is ope
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
 
+from penstock.connectors import call as _call
 from penstock.connectors import files as _files
 from penstock.connectors import generate as _generate
 from penstock.connectors import memory as _memory
 from penstock.connectors import socket as _socket
 
-__all__ = ["files", "generate", "memory", "socket"]
+__all__ = ["call", "files", "generate", "memory", "socket"]
+
+
+def call(function: Callable[[], Any], *, schema: Any, name: str | None = None) -> _call.Call:
+    """What a function returns, for tables: rows of a database or a service.
+
+        def users() -> list[tuple[int, str]]:
+            with sqlite3.connect("shop.db") as db:
+                return db.execute("select id, name from users").fetchall()
+
+        events.lookup(p.table(sources.call(users, schema="id bigint, name string"), key="id", refresh="10m"), on={"user": "id"})
+
+    Args:
+        function: returns an Arrow table, a pandas frame, or rows: dicts, dataclasses, or tuples in the order of the schema. It is
+            called in the tasks, each time the table is read.
+        schema: DDL, a dataclass or a `pa.Schema`.
+    """
+    return _call.call(function, schema=schema, name=name)
 
 
 def files(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -144,3 +145,45 @@ def test_an_update_stream_keeps_its_key_through_a_lookup() -> None:
     counts.lookup(p.table(sources.memory(USERS), key="id"), on={"user": "id"}, how="left").write(out)
     p.run(pen.Local())
     assert out.rows() == [{"user": 1, "n": 2, "name": "ann", "city": "Bonn"}]
+
+
+def test_a_table_may_come_from_a_database_through_a_function(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with sqlite3.connect(path) as db:
+        db.execute("create table users (id integer, name text)")
+        db.executemany("insert into users values (?, ?)", [(1, "ann"), (2, "bob")])
+
+    def users() -> list[tuple[int, str]]:
+        with sqlite3.connect(path) as db:
+            return db.execute("select id, name from users").fetchall()
+
+    p = pen.Pipeline("test")
+    out = sinks.memory(f"lookup-{next(NAMES)}")
+    events = p.read(sources.memory([{"user": 2}, {"user": 3}], schema="user bigint", name="events"))
+    table = p.table(sources.call(users, schema="id bigint, name string"), key="id", refresh="10m")
+    events.lookup(table, on={"user": "id"}, how="left").write(out)
+    p.run(pen.Local())
+    assert out.rows() == [{"user": 2, "name": "bob"}, {"user": 3, "name": None}]
+
+
+def test_a_function_that_fails_stops_the_job_and_is_named() -> None:
+    def users() -> list[tuple[int, str]]:
+        raise ConnectionError("no route to host")
+
+    p = pen.Pipeline("test")
+    events = p.read(sources.memory([{"user": 2}], schema="user bigint", name="events"))
+    table = p.table(sources.call(users, schema="id bigint, name string"), key="id")
+    events.lookup(table, on={"user": "id"}).write(sinks.memory(f"lookup-{next(NAMES)}"))
+    with pytest.raises(pen.JobError, match="source 'users': its function failed: ConnectionError: no route to host"):
+        p.run(pen.Local())
+
+
+@pytest.mark.spark
+def test_a_table_may_be_a_spark_data_frame(spark: Any) -> None:
+    frame = spark.createDataFrame([(1, "ann"), (2, "bob")], "id bigint, name string")
+    p = pen.Pipeline("test")
+    out = sinks.memory(f"lookup-{next(NAMES)}")
+    events = p.read(sources.memory([{"user": 2}], schema="user bigint", name="events"))
+    events.lookup(p.table(frame, key="id"), on={"user": "id"}).write(out)
+    p.run(pen.MicroBatch(spark, parallelism=1))
+    assert out.rows() == [{"user": 2, "name": "bob"}]

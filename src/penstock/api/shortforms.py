@@ -4,7 +4,7 @@
     countByWindow                stream.count_by_window("1m", every="10s", name=...)
     countByValueAndWindow        stream.count_by_value_and_window("1m", every="10s", name=...)
     reduceByWindow               stream.reduce_by_window(longer, "1m", every="10s", name=...)
-    reduceByKeyAndWindow         stream.key_by("k").reduce_by_window(longer, "1m", every="10s", inverse=..., name=...)
+    reduceByKeyAndWindow         stream.reduce_by_key_and_window(longer, "1m", by="k", every="10s", inverse=..., name=...)
 
 Windows are of event time, as everywhere. Without `every` they stand side by side.
 """
@@ -56,6 +56,8 @@ class FoldRows(UserAggregate):
 
 class InvertibleFold(FoldRows):
     """The same with a function that undoes it: `inverse(whole, part)`. How many rows there are says when none is left."""
+
+    unmerges = True
 
     def __init__(self, function: ReduceFunction, inverse: ReduceFunction) -> None:
         super().__init__(function)

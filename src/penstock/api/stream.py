@@ -266,6 +266,20 @@ class Stream:
         """A function of two rows, folded over all rows of each window."""
         return self.window(at_line(lambda: window_of(size, every))).reduce(function, name=name)
 
+    def reduce_by_key_and_window(
+        self,
+        function: Callable[[Any, Any], Any],
+        size: Any,
+        *,
+        by: str | list[str],
+        every: Any = None,
+        inverse: Callable[[Any, Any], Any] | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Short for `key_by(by).reduce_by_window(function, size, ...)`."""
+        keys = [by] if isinstance(by, str) else by
+        return self.key_by(*keys).reduce_by_window(function, size, every=every, inverse=inverse, name=name)
+
     def as_rows(self, op: str = "op") -> Stream:
         """Changes as plain rows that are final: a column says what each is, "insert", "update" or "delete"."""
         return self._then(logical.AsRows(where=user_line(), input=self._node, op=op))
