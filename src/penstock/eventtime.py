@@ -19,6 +19,7 @@ from penstock.localtime import DAY, Ints, LocalGrid
 
 MICROS = {"us": 1, "µs": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _WORDS = {"microsecond": "us", "millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
+DURATION_MAX = 106_000_000 * MICROS["d"]
 _DURATION = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([a-zµ]+)\s*")
 
 
@@ -29,15 +30,22 @@ def micros(value: object, what: str = "duration") -> int:
     (250000, 10000000, 60000000)
     """
     if isinstance(value, timedelta):
-        return (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
+        return _bounded((value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds, value, what)
     if isinstance(value, str):
         match = _DURATION.fullmatch(value)
         unit = match and (match[2] if match[2] in MICROS else _WORDS.get(match[2].removesuffix("s")))
         if match and unit:
-            return round(float(match[1]) * MICROS[unit])
+            return _bounded(round(float(match[1]) * MICROS[unit]), value, what)
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise PlanError(f'{what}={value} has no unit. Write: {what}="{value}s"')
     raise PlanError(f'{what}={value!r} is not a duration. Write "250ms", "10s", "5m", "1h", "7d" or a timedelta')
+
+
+def _bounded(duration: int, value: object, what: str) -> int:
+    """A duration that fits 64 bits."""
+    if abs(duration) > DURATION_MAX:
+        raise PlanError(f'{what}={value!r} is longer than all of time here. Write at most "106000000d"')
+    return duration
 
 
 def duration_text(value: int) -> str:

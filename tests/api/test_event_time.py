@@ -177,6 +177,16 @@ def test_short_forms_are_windows() -> None:
     ]
     sums = events().select("v").reduce_by_window(lambda a, b: a.replace(v=a.v + b.v), "10s", every="5s", name="sums")
     assert [row["v"] for row in rows_of(sums, "sums")] == [60, 60, 90, 90]
+    plus, minus = (lambda a, b: a.replace(v=a.v + b.v)), (lambda a, b: a.replace(v=a.v - b.v))
+    for inverse in (None, minus):
+        by_user = (
+            events()
+            .select("user", "v")
+            .reduce_by_key_and_window(plus, "10s", by="user", every="5s", inverse=inverse, name="by-user")
+        )
+        assert sorted((row["user"], row["v"]) for row in rows_of(by_user, "by-user")) == [
+            ("ann", 40), ("ann", 40), ("ann", 40), ("ann", 40), ("bob", 20), ("bob", 20), ("bob", 50), ("bob", 50),
+        ]  # fmt: skip
 
 
 def test_late_rows_of_a_reduce_are_there_for_every_window() -> None:

@@ -47,7 +47,7 @@ def join(**options: Any) -> Build:
 def test_each_row_gets_the_last_version_at_or_before_its_time(tolerance: int | None, how: str) -> None:
     options = {"how": how} if tolerance is None else {"how": how, "tolerance": f"{tolerance}us"}
 
-    @settings(max_examples=80, **RELAXED)
+    @settings(max_examples=40, **RELAXED)
     @given(scripts(), CUTS, PARALLELISMS)
     def check(script: list[Step], cuts: list[int], parallelisms: tuple[int, ...]) -> None:
         ran = run(join(**options), script, cuts, parallelisms)

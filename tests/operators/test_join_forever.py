@@ -72,7 +72,7 @@ def newest(rows: list[Row]) -> list[Row]:
 
 @pytest.mark.parametrize("how", HOWS)
 def test_rows_that_stay_meet_whenever_they_come(how: str) -> None:
-    @settings(max_examples=60, **RELAXED)
+    @settings(max_examples=30, **RELAXED)
     @given(scripts(), CUTS, PARALLELISMS)
     def check(script: list[Step], cuts: list[int], parallelisms: tuple[int, ...]) -> None:
         ran = run(plainly(how), script, cuts, parallelisms)
@@ -85,7 +85,7 @@ def test_rows_that_stay_meet_whenever_they_come(how: str) -> None:
 
 @pytest.mark.parametrize("how", HOWS)
 def test_rows_that_are_withdrawn_take_their_results_with_them(how: str) -> None:
-    @settings(max_examples=60, **RELAXED)
+    @settings(max_examples=30, **RELAXED)
     @given(scripts(), CUTS, PARALLELISMS)
     def check(script: list[Step], cuts: list[int], parallelisms: tuple[int, ...]) -> None:
         ran = run(of_changes(how), script, cuts, parallelisms, timed=False)

@@ -122,7 +122,7 @@ BOUNDS = [(0, 5 * S), (-2 * S, 3 * S), (-5 * S, 0), (0, 0), (2 * S, 6 * S), (-6 
 
 @pytest.mark.parametrize("how", HOWS)
 def test_an_interval_join_gives_what_nested_loops_give(how: str) -> None:
-    @settings(max_examples=120, **RELAXED)  # type: ignore[arg-type]
+    @settings(max_examples=60, **RELAXED)  # type: ignore[arg-type]
     @given(scripts(), CUTS, PARALLELISMS, st.sampled_from(BOUNDS))
     def check(script: list[Step], cuts: list[int], parallelisms: tuple[int, ...], bounds: tuple[int, int]) -> None:
         lower, upper = bounds
@@ -140,7 +140,7 @@ def test_an_interval_join_gives_what_nested_loops_give(how: str) -> None:
 
 @pytest.mark.parametrize("how", HOWS)
 def test_a_window_join_gives_what_nested_loops_give(how: str) -> None:
-    @settings(max_examples=80, **RELAXED)  # type: ignore[arg-type]
+    @settings(max_examples=40, **RELAXED)  # type: ignore[arg-type]
     @given(scripts(), CUTS, PARALLELISMS, st.sampled_from([(5, 5), (10, 5), (5, 2), (7, 3)]))
     def check(script: list[Step], cuts: list[int], parallelisms: tuple[int, ...], shape: tuple[int, int]) -> None:
         size, every = shape[0] * S, shape[1] * S
@@ -197,7 +197,7 @@ def test_results_of_a_join_are_in_time_for_the_window_behind_it() -> None:
         counts.write(to("out"))
         counts.late.write(to("late"))
 
-    @settings(max_examples=60, **RELAXED)  # type: ignore[arg-type]
+    @settings(max_examples=30, **RELAXED)  # type: ignore[arg-type]
     @given(scripts(), CUTS, PARALLELISMS)
     def check(script: list[Step], cuts: list[int], parallelisms: tuple[int, ...]) -> None:
         ran = run(build, script, cuts, parallelisms)

@@ -39,6 +39,7 @@ class Kind:
     build: Callable[[pen.Pipeline, pen.Stream, Callable[[str], Collect]], None]
     update: dict[str, tuple[str, ...]] = field(default_factory=dict)
     retract: tuple[str, ...] = ()
+    examples: int = EXAMPLES
     timed: bool = False
 
 
@@ -338,9 +339,9 @@ KINDS |= {
     "sliding_aggregate": Kind(sliding_aggregate, timed=True),
     "inverse_aggregate": Kind(inverse_aggregate, timed=True),
     "count_aggregate": Kind(count_aggregate),
-    "pane_aggregate": Kind(panes, {"late": W, "threes": W}, ("retract", "slide", "ever"), timed=True),
-    "pane_aggregate sessions": Kind(sessions, {"update": W}, ("retract",), timed=True),
-    "pane_aggregate retractions": Kind(retractions, {"update": ("keys",), "even": ("k",)}, ("retract",)),
+    "pane_aggregate": Kind(panes, {"late": W, "threes": W}, ("retract", "slide", "ever"), timed=True, examples=16),
+    "pane_aggregate sessions": Kind(sessions, {"update": W}, ("retract",), timed=True, examples=16),
+    "pane_aggregate retractions": Kind(retractions, {"update": ("keys",), "even": ("k",)}, ("retract",), examples=20),
 }
 
 
@@ -564,7 +565,7 @@ def test_every_kind_of_operator_has_a_plan_here() -> None:
 def test_cutting_rows_into_other_batches_changes_nothing(name: str) -> None:
     kind = KINDS[name]
 
-    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=kind.examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(scripts(kind.timed), st.lists(st.integers(0, 59), min_size=1, max_size=40))
     def check(script: list[Step], numbers: list[int]) -> None:
         compare(kind, run(kind, script, Cutting(numbers)), run(kind, script))
@@ -576,7 +577,7 @@ def test_cutting_rows_into_other_batches_changes_nothing(name: str) -> None:
 def test_a_snapshot_and_a_rescale_in_the_middle_change_nothing(name: str) -> None:
     kind = KINDS[name]
 
-    @settings(max_examples=EXAMPLES // 2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=kind.examples // 2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(
         scripts(kind.timed),
         st.lists(st.integers(0, 59), min_size=1, max_size=40),

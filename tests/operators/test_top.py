@@ -42,7 +42,7 @@ def of_windows(keyed: bool, window: Any, count: int, ascending: bool) -> Build:
 
 @pytest.mark.parametrize("keyed", [True, False])
 def test_each_window_sends_its_best_rows_when_it_closes(keyed: bool) -> None:
-    @settings(max_examples=80, **RELAXED)
+    @settings(max_examples=40, **RELAXED)
     @given(scripts(), CUTS, PARALLELISMS, st.sampled_from([(5, 5), (10, 5), (7, 3)]), st.integers(1, 3), st.booleans())
     def check(
         script: list[Step], cuts: list[int], parallelisms: tuple[int, ...], shape: tuple[int, int], count: int, ascending: bool
@@ -77,7 +77,7 @@ def test_a_running_top_holds_the_best_rows_so_far() -> None:
         found.write(to("out"))
         right.write(to("right"))
 
-    @settings(max_examples=80, **RELAXED)
+    @settings(max_examples=40, **RELAXED)
     @given(scripts(), CUTS, PARALLELISMS)
     def check(script: list[Step], cuts: list[int], parallelisms: tuple[int, ...]) -> None:
         ran = run(build, script, cuts, parallelisms)

@@ -267,7 +267,7 @@ def test_the_net_result_is_that_of_a_plain_loop(shape: str, way: str) -> None:
         keyed = stream.with_watermark("at", delay="0s").key_by("k")
         return keyed.window(SHAPES[shape].shape, **options).aggregate(**AGGREGATES, name="stats")
 
-    @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=16, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(STEPS, st.lists(st.integers(0, 59), min_size=1, max_size=20), st.sampled_from([[1], [1, 2], [2, 1], [3, 2]]))
     def example(steps: list[Any], numbers: list[int], parallelisms: list[int]) -> None:
         oracle = SHAPES[shape].oracle()
@@ -288,7 +288,7 @@ def test_parts_add_up_to_the_whole(shape: str) -> None:
         window = keyed.window(SHAPES[shape].shape, lateness="7s", trigger=triggers.after_watermark(early=2, late=2), emit="delta")
         return window.aggregate(n=pen.count(), total=col("i").sum(), name="stats")
 
-    @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(STEPS, st.lists(st.integers(0, 59), min_size=1, max_size=20), st.sampled_from([[1], [1, 2], [3, 2]]))
     def example(steps: list[Any], numbers: list[int], parallelisms: list[int]) -> None:
         oracle = SHAPES[shape].oracle()
@@ -337,7 +337,7 @@ def test_retractions_stay_right_through_two_aggregates() -> None:
             .aggregate(counts=pen.count(), total=col("total").sum(), low=col("high").min(), name="per-windows")
         )
 
-    @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(STEPS, st.lists(st.integers(0, 59), min_size=1, max_size=20), st.sampled_from([[1], [1, 2], [3, 2]]))
     def example(steps: list[Any], numbers: list[int], parallelisms: list[int]) -> None:
         wanted = expected(Oracle(tumbling(5 * S), lateness=7 * S), steps).result()
@@ -373,7 +373,7 @@ def minus(left: pen.Row, right: pen.Row) -> pen.Row:
     return left.replace(i=(left.i or 0) - (right.i or 0))
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(STEPS, st.lists(st.integers(0, 59), min_size=1, max_size=20), st.sampled_from([[1], [1, 2], [3, 2]]), st.booleans())
 def test_a_window_made_from_the_one_before_is_the_same(
     steps: list[Any], numbers: list[int], parallelisms: list[int], undone: bool
@@ -388,7 +388,7 @@ def test_a_window_made_from_the_one_before_is_the_same(
     assert found == {(k, start): row["total"] or 0 for (k, start, _), row in wanted.items()}
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(STEPS, st.lists(st.integers(0, 59), min_size=1, max_size=20), st.sampled_from([[1], [1, 2], [3, 2]]))
 def test_retractions_stay_right_through_aggregates_and_a_join(
     steps: list[Any], numbers: list[int], parallelisms: list[int]

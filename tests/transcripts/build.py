@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import penstock as pen
 from penstock.connectors.connector import Sink, Source
 from transcripts.script import Transcript
-from transcripts.source import DELAY
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class Result:
 
 def read(p: pen.Pipeline, source: Source) -> pen.Stream:
     """The rows of a script, with its time."""
-    return p.read(source).with_watermark("at", delay=DELAY).filter("mark = 0").select("k", "v", "at")
+    return p.read(source).with_watermark("at", punctuated="reached").filter("mark = 0").select("k", "v", "at")
 
 
 def build(stream: pen.Stream, transcript: Transcript, out: Sink, late: Sink) -> Result:

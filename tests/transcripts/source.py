@@ -1,15 +1,13 @@
 """A source that plays transcripts: what happens at each step is a few rows, and a gate says up to which step they may be read.
 
-Time is scripted through the public API alone. Rows are far younger than the watermark's delay, so they do not move it; a *mark* is a
-row that the pipeline leaves out once it has told the time, and stands so far ahead that the watermark is just what the step says.
-A change of the clock needs a row too, so that there is something to wait for: a mark that says nothing about time.
+Time is scripted through the public API alone: a *mark* is a row whose punctuation says how far time is, and that the pipeline leaves
+out afterwards. A change of the clock needs a row too, so that there is something to wait for: a mark that says nothing about time.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +16,26 @@ import pyarrow as pa
 from penstock.connectors.connector import Chunk, Reader, Source, SourceContext
 from transcripts.script import Step
 
-DELAY_US = 2**62
-DELAY = timedelta(microseconds=DELAY_US)
-LONG_AGO = -(2**60)
 SCHEMA = pa.schema(
     [
         pa.field("k", pa.string(), nullable=False),
         pa.field("v", pa.int64(), nullable=False),
         pa.field("at", pa.timestamp("us", tz="UTC"), nullable=False),
         pa.field("mark", pa.int64(), nullable=False),
+        pa.field("reached", pa.timestamp("us", tz="UTC")),
     ]
 )
 
-Entry = tuple[str, int, int, int]
+Entry = tuple[str, int, int, int, int | None]
 
 
 def entries(step: Step) -> list[Entry]:
-    """What a step is in the source: rows (k, v, at, mark)."""
+    """What a step is in the source: rows (k, v, at, mark, reached)."""
     if step.action == "rows":
-        return [(key, value, at, 0) for key, at, value in step.value]
+        return [(key, value, at, 0, None) for key, at, value in step.value]
     if step.action == "watermark":
-        return [("", 0, step.value + DELAY_US + 1, 1)]
-    return [("", 0, LONG_AGO, 1)] if step.action == "clock" else []
+        return [("", 0, 0, 1, step.value)]
+    return [("", 0, 0, 1, None)] if step.action == "clock" else []
 
 
 def batch_of(rows: list[Entry]) -> pa.RecordBatch:

@@ -159,7 +159,8 @@ class SinkContext:
     job_dir: Path
     schema: pa.Schema
     keys: tuple[str, ...] = ()  # of an update stream: a row replaces the earlier row with the same keys
-    changes: str = "append"  # append, update or retract; a column `change` says -1 where a row is deleted or withdrawn
+    changes: str = "append"  # append, update or retract
+    change: str | None = None  # the column that says -1 where a row is deleted or withdrawn, if rows can be
     options: dict[str, Json] = field(default_factory=dict)
 
 

@@ -31,9 +31,8 @@ class _Kept:
         self.epochs: dict[tuple[str, int], pa.Table] = {}
         self.keys: tuple[str, ...] = ()
         self.changes = "append"
+        self.change: str | None = None
 
-
-CHANGE = "change"
 
 _KEPT: dict[str, _Kept] = {}
 _LOCK = threading.Lock()
@@ -62,13 +61,14 @@ class MemorySink(Sink):
         with _LOCK:
             kept = _KEPT.get(self.name)
             tables = list(kept.epochs.values()) if kept else []
-            keys, changes = (kept.keys, kept.changes) if kept else ((), "append")
+            keys, changes, change = (kept.keys, kept.changes, kept.change) if kept else ((), "append", None)
         if not tables:
             return None
         table = pa.concat_tables(tables)
         if changes == "retract":
-            return _remaining(table)
-        return _newest(table, keys) if keys or changes == "update" else table
+            assert change is not None, "rows that can be withdrawn say so"
+            return _remaining(table, change)
+        return _newest(table, keys, change) if keys or changes == "update" else table
 
     def rows(self) -> list[dict[str, Any]]:
         """What was committed so far, as dicts."""
@@ -97,35 +97,33 @@ class _MemoryCommitter(StagedCommitter):
         with _LOCK:
             kept = _KEPT.setdefault(self._sink.name, _Kept())
             kept.keys, kept.changes = self._sink.key or self.context.keys, self.context.changes
+            kept.change = self.context.change
             kept.epochs[self.context.lineage, epoch] = table
 
 
-def _newest(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+def _newest(table: pa.Table, keys: tuple[str, ...], change: str | None) -> pa.Table:
     """The last row of each key that was not deleted, in the order in which the keys first came."""
     last: dict[tuple[Any, ...], int] = {}
     columns = [table.column(name).to_pylist() for name in keys]
-    changes = table.column(CHANGE).to_pylist() if CHANGE in table.column_names else repeat(1)
-    for row, (key, change) in enumerate(zip(zip(*columns) if columns else repeat((), table.num_rows), changes)):
-        if change < 0:
+    changes = table.column(change).to_pylist() if change else repeat(1)
+    for row, (key, sign) in enumerate(zip(zip(*columns) if columns else repeat((), table.num_rows), changes)):
+        if sign < 0:
             last.pop(key, None)
         else:
             last[key] = row
-    return _without_change(table.take(pa.array(list(last.values()), pa.int64())))
+    left = table.take(pa.array(list(last.values()), pa.int64()))
+    return left.drop_columns([change]) if change else left
 
 
-def _remaining(table: pa.Table) -> pa.Table:
+def _remaining(table: pa.Table, change: str) -> pa.Table:
     """The rows that were not withdrawn. Within an epoch a row may be withdrawn before it comes: only the sum counts."""
-    rows = _without_change(table)
+    rows = table.drop_columns([change])
     places: dict[str, list[int]] = {}
     net: Counter[str] = Counter()
-    for number, (row, change) in enumerate(zip(rows.to_pylist(), table.column(CHANGE).to_pylist())):
+    for number, (row, sign) in enumerate(zip(rows.to_pylist(), table.column(change).to_pylist())):
         key = repr(row)
-        net[key] += change
-        if change > 0:
+        net[key] += sign
+        if sign > 0:
             places.setdefault(key, []).append(number)
     left = [number for key, numbers in places.items() for number in numbers[len(numbers) - max(net[key], 0) :]]
     return rows.take(pa.array(sorted(left), pa.int64()))
-
-
-def _without_change(table: pa.Table) -> pa.Table:
-    return table.drop_columns([CHANGE]) if CHANGE in table.column_names else table

@@ -18,8 +18,7 @@ and must be readable without running code.
 2. A null for a parameter that is not annotated `T | None` skips the row, as for `pen.udf`.
 3. `retract(acc, value, …)` undoes an `add`. It may meet an accumulator that has not seen the value: the row may have
    been added to another one, with which this one is merged later.
-4. `unmerge(whole, part)` undoes a `merge`: with it a window that overlaps the one before costs only what changed.
-5. A row for which `add` or `retract` raises is a bad row. What else raises stops the job, naming class and method.
+4. A row for which `add` or `retract` raises is a bad row. What else raises stops the job, naming class and method.
 """
 
 from __future__ import annotations
@@ -286,8 +285,8 @@ class UserSlots(Slots):
 
     @property
     def can_unmerge(self) -> bool:  # type: ignore[override]
-        """Whether the user says how."""
-        return callable(getattr(self._call.aggregate, "unmerge", None))
+        """Whether the aggregate can undo a merge, and gives null only where no row is left (`api.shortforms.InvertibleFold`)."""
+        return getattr(self._call.aggregate, "unmerges", False) is True
 
     def unmerge(self, whole: list[pa.Array], part: list[pa.Array]) -> list[pa.Array]:
         pairs = zip(self._call.unpack(whole[0]), self._call.unpack(part[0]), strict=True)

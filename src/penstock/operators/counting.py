@@ -97,7 +97,7 @@ class CountAggregate(KeyedAggregate):
         shape = self._shape
         for batch in list(self._counts.scan()):
             keys = batch.select(self._names)
-            after = batch.column("rows").to_numpy()
+            after = batch.column("__count").to_numpy()
             first = np.maximum(0, -(-(after + 1 - shape.rows) // shape.every)) * shape.every
             count = np.maximum(0, -(-(after - first) // shape.every))  # starts below `after` have rows
             owners = np.repeat(np.arange(len(count)), count)

@@ -3,8 +3,8 @@
 1. First is what comes first. Without `within` a key is remembered for ever.
 2. With `within`, a row is a duplicate if its time is at most that much after the time of the row that passed. A later one passes,
    and is what counts from then on. A row from before the one that passed is a duplicate.
-3. A key is forgotten when the watermark has passed the time of its row + `within`: no duplicate can come, but one that is late. A
-   row is **late** if the key would have been forgotten already: whether it is a duplicate cannot be told any more.
+3. A row is **late** if the watermark has passed its time + `within`. A key is forgotten when it has passed the time of its row
+   + 2 `within`: whatever could be a duplicate of that is late by then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DropDuplicates(Operator):
     Input:   rows; with event time if keys are forgotten.
     State:   the keys seen, with the time of the row that passed.
     Timers:  event time, when a key is forgotten; one more for each row of it that passed since.
-    Output:  main: rows that passed; late: rows that came after their key was, or would have been, forgotten.
+    Output:  main: rows that passed; late: rows too old to tell.
     """
 
     def __init__(
@@ -96,7 +96,8 @@ class DropDuplicates(Operator):
             return np.empty(0, np.int64)
         some, some_hash = each.take(pa.array(changed)), each_hash[changed]
         self._seen.put_many(some, pa.record_batch([pa.array(until[changed] - within)], ["__time"]), some_hash)
-        timers.add(until[changed], some, some_hash)
+        # A row that is not late may still come within `within` of the last moment at which it would be a duplicate.
+        timers.add(until[changed] + within, some, some_hash)
         return np.sort(np.concatenate(passed))
 
     def advance(self, time: int) -> Iterator[Out]:
@@ -108,7 +109,7 @@ class DropDuplicates(Operator):
             keys = due.select(self._by)
             found, values = self._seen.get_many(keys)
             # A key of which another row passed since is forgotten later.
-            over = found & (filled(values.column("__time")) + self._within <= due.column(DUE).to_numpy())
+            over = found & (filled(values.column("__time")) + 2 * self._within <= due.column(DUE).to_numpy())
             self._seen.delete_many(keep(keys, over))
         timers.advance(time)
         yield from ()

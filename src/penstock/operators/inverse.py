@@ -38,7 +38,7 @@ class InverseSliding(SlidingAggregate):
         owners = merged.select(self._names)
         known, totals = self._totals.get_many(owners)
         if known.any():
-            ends = totals.column("start").fill_null(0).to_numpy() + self._sliding.size
+            ends = totals.column("__start").fill_null(0).to_numpy() + self._sliding.size
             stale = known & (merged.column(WINDOW_COLUMN).to_numpy() < ends)
             self._totals.delete_many(owners.filter(pa.array(stale)))
         return merged, found
@@ -47,7 +47,7 @@ class InverseSliding(SlidingAggregate):
         sliding, starts = self._sliding, windows.column(WINDOW_COLUMN).to_numpy()
         keys = windows.select(self._names)
         known, totals = self._totals.get_many(keys)
-        known = known & (totals.column("start").fill_null(0).to_numpy() == starts - sliding.every)
+        known = known & (totals.column("__start").fill_null(0).to_numpy() == starts - sliding.every)
         old = totals.select([f.name for f in self._accumulators.fields])
         steps = sliding.slice * np.arange(sliding.every // sliding.slice)
         every = sliding.slice * np.arange(sliding.size // sliding.slice)

@@ -97,9 +97,13 @@ class Errors:
     ) -> Iterator[Out]:
         """Dead letters for these rows of a batch, or the error that stops the job."""
         numbers = [int(row) for row in rows]
+        texts = [reasons] * len(numbers) if isinstance(reasons, str) else list(reasons)
+        if CHANGE_COLUMN in batch.schema.names:  # what is withdrawn failed, and was told, when it came
+            added = batch.column(CHANGE_COLUMN).to_numpy() > 0
+            told = [(row, text) for row, text in zip(numbers, texts) if added[row]]
+            numbers, texts = [row for row, _ in told], [text for _, text in told]
         if not numbers:
             return
-        texts = [reasons] * len(numbers) if isinstance(reasons, str) else list(reasons)
         visible = [name for name in batch.schema.names if not name.startswith("__")]
         records = [str({name: shown(batch.column(name)[row]) for name in visible})[:1000] for row in numbers]
         if self.fail:

@@ -9,8 +9,8 @@ is one row of state:
     sent, sent_…        whether a row of it stands in the result now, with which end, and what it said of its pane
     timer               the event time at which it is looked at next
     alarm               the time of day at which its trigger wants to be asked again (BIG: not)
-    trigger.*           its trigger's own numbers (`triggering`)
-    sent.*              what was sent last, to be withdrawn byte for byte; only with emit="retract"
+    __trigger.*         its trigger's own numbers (`triggering`)
+    __sent.*            what was sent last, to be withdrawn byte for byte; only with emit="retract"
     accumulators
 
 1. A window **closes** when the watermark has passed its last moment and the lateness. What was not sent by then is sent in a last
@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate import FAILED, ROWS_COLUMN, WINDOW_COLUMN, KeyedAggregate
-from penstock.operators.groups import group_rows
+from penstock.operators.groups import Groups, group_rows
 from penstock.operators.operator import CHANGE_COLUMN, LATE, MAIN, PANE_COLUMN, TIME_COLUMN, Origin, Out, keep
 from penstock.operators.triggering import BIG, compile_trigger
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
@@ -115,7 +115,7 @@ class PaneAggregate(KeyedAggregate):
         # The time of day never goes back, even if this machine's clock is behind that of another which took the snapshot.
         clocks = [*([self._alarms] if self._alarms is not None else []), *([self._timers] if self._by_clock else [])]
         self.now = max([self.now, *(clock.floor_max for clock in clocks)])
-        assert self._machine.width == len([n for n in self._panes.spec.values.names if n.startswith("trigger.")])
+        assert self._machine.width == len([n for n in self._panes.spec.values.names if n.startswith("__trigger.")])
 
     # -- rows
 
@@ -130,11 +130,15 @@ class PaneAggregate(KeyedAggregate):
             good[:] = False
             good[numbers[~late]] = True
             yield from self._set_aside(keep(batch, ~good))
+        yield from self._refuse(batch, good, origin)
+        yield from self._work(keep(windowed, ~late & good[numbers]))
+
+    def _refuse(self, batch: pa.RecordBatch, good: Bools, origin: Origin | None) -> Iterator[Out]:
+        """Rows that fail do not count, in none of their windows: they are no longer good."""
         _, bad = self._accumulators.partial(batch, self._names)
-        if bad is not None and (bad & good).any():  # rows that fail do not count, in none of their windows
+        if bad is not None and (bad & good).any():
             yield from self._errors.letters(batch, np.flatnonzero(bad & good), FAILED, origin)
             good &= ~bad
-        yield from self._work(keep(windowed, ~late & good[numbers]))
 
     def _times(self, batch: pa.RecordBatch) -> Ints:
         if not self._shape.timed:
@@ -169,8 +173,8 @@ class PaneAggregate(KeyedAggregate):
         panes = self._load(canonical_keys(first, self._keys), first.column(END_COLUMN).to_numpy())
         fresh = ~panes.found
         taken = np.zeros(len(panes), np.int64)
-        fired = False
-        while (left := groups.count - taken).any():
+        size, fired = self._sizes(windowed, groups), False
+        while (left := size - taken).any():
             count, fires = self._next(panes, left)
             chosen = (groups.rank >= taken[groups.of]) & (groups.rank < (taken + count)[groups.of])
             self._fold_in(panes, keep(windowed, chosen), groups.of[chosen], count)
@@ -179,10 +183,7 @@ class PaneAggregate(KeyedAggregate):
             fired |= bool(ready.any())
             yield from self._fire(panes, ready, self.now, fires)
         self._await(panes, fresh)
-        # Of a window that never closes, what holds no row and has said so is forgotten; others wait for their close.
-        gone = (panes.live == 0) & (panes.new == 0) & (self._rules.retracts and self._forever)
-        self._save(panes.pick(~gone) if gone.any() else panes)
-        self._forget(panes.pick(gone))
+        self._keep(panes)
         yield from self._everything(fired)
 
     def _next(self, panes: Panes, left: Ints) -> tuple[Ints, Ints]:
@@ -201,7 +202,7 @@ class PaneAggregate(KeyedAggregate):
     def _fold_in(self, panes: Panes, rows: pa.RecordBatch, pairs: Ints, count: Ints) -> None:
         """Bring panes up to date with rows; `pairs` says whose each is, `count` how many each gets."""
         if rows.num_rows:
-            partial, _ = self._accumulators.partial(rows.append_column(PAIR, pa.array(pairs)), [PAIR])
+            partial = self._folded(rows.append_column(PAIR, pa.array(pairs)))
             at = partial.column(PAIR).to_numpy()
             fields = [f.name for f in self._accumulators.fields]
             old = panes.values.take(pa.array(at, mask=~panes.filled[at]))  # null where there is nothing yet
@@ -213,6 +214,14 @@ class PaneAggregate(KeyedAggregate):
             panes.filled[at] = True
         panes.new[:] += count
         self._machine.add(panes.trigger, count, self.now, panes.passed)
+
+    def _sizes(self, windowed: pa.RecordBatch, groups: Groups) -> Ints:
+        """How many rows each group has."""
+        return groups.count
+
+    def _folded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """One row of accumulators per pair."""
+        return self._accumulators.partial(rows, [PAIR])[0]
 
     def _checked(self, panes: Panes, at: Ints, merged: pa.RecordBatch) -> pa.RecordBatch:
         """Rows that were withdrawn but never came are counted, and leave no trace."""
@@ -234,7 +243,7 @@ class PaneAggregate(KeyedAggregate):
         """The clock moved: ask the triggers that wanted to be asked, then close windows that go by the clock."""
         if self._alarms is not None:
             fired = False
-            for due in self._alarms.due(now):
+            for due in map(once_each, self._alarms.due(now)):
                 panes = self._load(due.select(self._keys))
                 # A pane that fired meanwhile has another alarm, or none.
                 panes = panes.pick(panes.found & (panes.alarm == due.column(DUE).to_numpy()))
@@ -243,7 +252,7 @@ class PaneAggregate(KeyedAggregate):
                 fired |= bool((ready & (panes.new > 0)).any())
                 yield from self._fire(panes, ready, now)
                 self._await(panes, np.zeros(len(panes), np.bool_), now)
-                self._save(panes)
+                self._keep(panes)
             self._alarms.advance(now)
             yield from self._everything(fired)
         if self._by_clock:
@@ -380,17 +389,17 @@ class PaneAggregate(KeyedAggregate):
     def _load(self, keys: pa.RecordBatch, ends: Ints | None = None) -> Panes:
         """Panes as the state has them; fresh ones, with these ends, where it has none."""
         found, values = self._panes.get_many(keys)
-        numbers = {name: filled_numbers(values.column(f"pane.{name}"), BIG if name == "alarm" else 0) for name in NUMBERS}
+        numbers = {name: filled_numbers(values.column(f"__pane.{name}"), BIG if name == "alarm" else 0) for name in NUMBERS}
         if ends is not None:
             numbers["end"] = np.where(found, numbers["end"], ends)
         elif END_COLUMN in self._keys:
             numbers["end"] = keys.column(END_COLUMN).to_numpy().copy()
         trigger = self._machine.fresh(keys.num_rows)
         for row in range(self._machine.width):
-            trigger[row] = np.where(found, filled_numbers(values.column(f"trigger.{row}"), 0), trigger[row])
+            trigger[row] = np.where(found, filled_numbers(values.column(f"__trigger.{row}"), 0), trigger[row])
         panes = Panes(keys, keys.column(WINDOW_COLUMN).to_numpy(), found, numbers, trigger)
         panes.values = values.select([f.name for f in self._accumulators.fields])
-        panes.before = values.select([name for name in values.schema.names if name.startswith("sent.")])
+        panes.before = values.select([name for name in values.schema.names if name.startswith("__sent.")])
         panes.filled = found & ((panes.new > 0) if self._rules.emit == "delta" else True)
         if not self._forever:
             panes.passed = panes.end - 1 <= self._floors(keys)
@@ -414,11 +423,17 @@ class PaneAggregate(KeyedAggregate):
         panes.timer[at] = due
         self._timers.add(due, panes.keys.take(pa.array(at)))
 
+    def _keep(self, panes: Panes) -> None:
+        """Save panes. Of a window that never closes, what holds no row and has said so is forgotten; others wait for their close."""
+        gone = (panes.live == 0) & (panes.new == 0) & (self._rules.retracts and self._forever)
+        self._save(panes.pick(~gone) if gone.any() else panes)
+        self._forget(panes.pick(gone))
+
     def _save(self, panes: Panes) -> None:
         if not len(panes):
             return
-        columns = {f"pane.{name}": pa.array(values) for name, values in panes.numbers.items()}
-        columns |= {f"trigger.{row}": pa.array(panes.trigger[row]) for row in range(self._machine.width)}
+        columns = {f"__pane.{name}": pa.array(values) for name, values in panes.numbers.items()}
+        columns |= {f"__trigger.{row}": pa.array(panes.trigger[row]) for row in range(self._machine.width)}
         columns |= dict(zip(panes.before.schema.names, panes.before.columns))
         columns |= dict(zip(panes.values.schema.names, panes.values.columns))
         schema = self._panes.spec.values
@@ -433,6 +448,12 @@ class PaneAggregate(KeyedAggregate):
 
 # --- columns
 # ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def once_each(due: pa.RecordBatch) -> pa.RecordBatch:
+    """Timers that are due, each once: one that was set, moved forward and set again is there twice."""
+    groups = group_rows(due, due.schema.names)
+    return due if len(groups.first) == due.num_rows else due.take(pa.array(groups.first))
 
 
 def with_windows(batch: pa.RecordBatch, starts: Ints, ends: Ints) -> pa.RecordBatch:

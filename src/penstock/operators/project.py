@@ -20,15 +20,23 @@ class Project(Operator):
     Output:  one row per row, hidden columns passed on; rows whose expression fails are dead letters.
     """
 
-    def __init__(self, name: str, columns: Sequence[tuple[str, Expr]], fields: Sequence[pa.Field], errors: Errors) -> None:
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[tuple[str, Expr]],
+        fields: Sequence[pa.Field],
+        errors: Errors,
+        *,
+        deletes: bool = False,
+    ) -> None:
         super().__init__(name)
         self._columns = [(name, Evaluator(expr)) for name, expr in columns]
-        self._fields, self._errors = tuple(fields), errors
+        self._fields, self._errors, self._deletes = tuple(fields), errors, deletes
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Evaluate; set failing rows aside."""
         results = [evaluate(batch) for _, evaluate in self._columns]
-        bad = failing(results, batch.num_rows)
+        bad = failing(results, batch.num_rows, batch if self._deletes else None)
         made = {name for name, _ in self._columns}
         hidden = [name for name in batch.schema.names if name.startswith("__") and name not in made]
         arrays = [result.values for result in results] + [batch.column(name) for name in hidden]
@@ -56,7 +64,7 @@ class Filter(Operator):
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Evaluate and filter."""
         result = self._condition(batch)
-        bad = failing([result], batch.num_rows)
+        bad = failing([result], batch.num_rows, batch if self._deletes else None)
         if bad is not None:
             rows = np.flatnonzero(bad)
             yield from self._errors.letters(batch, rows, reasons([result], rows), origin)
@@ -132,14 +140,22 @@ def with_deletes(
     return out if bad is None else keep(out, ~bad)
 
 
-def failing(results: Sequence[Evaluated], rows: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
-    """Which rows failed in any of these results; None if none did."""
+def failing(
+    results: Sequence[Evaluated], rows: int, batch: pa.RecordBatch | None = None
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
+    """Which rows failed in any of these results; None if none did.
+
+    Given the batch of an update stream: of a row that deletes another only the key means something. It never fails; what failed in it
+    is null.
+    """
     masks = [np.asarray(result.errors) for result in results if result.errors is not None]
     if not masks:
         return None
     bad = np.zeros(rows, dtype=bool)
     for mask in masks:
         bad |= mask
+    if batch is not None and CHANGE_COLUMN in batch.schema.names:
+        bad &= batch.column(CHANGE_COLUMN).to_numpy() > 0
     return bad if bad.any() else None
 
 

@@ -30,6 +30,7 @@ from penstock.operators.panes import (
     PaneAggregate,
     Panes,
     Rules,
+    once_each,
     replaced,
     take_all,
     with_windows,
@@ -80,7 +81,7 @@ class SessionAggregate(PaneAggregate):
             return np.full(keys.num_rows, self._by_rows)
         owners, starts, _ = self._open(keys)
         _, values = self._panes.get_many(self._pane_keys(keys, owners, starts))
-        sent = np.array(values.column("pane.index").fill_null(0)) > 0
+        sent = np.array(values.column("__pane.index").fill_null(0)) > 0
         return np.bincount(owners[sent], minlength=keys.num_rows) > 0
 
     def _merge(self, rows: pa.RecordBatch) -> Iterator[Out]:
@@ -175,6 +176,7 @@ class SessionAggregate(PaneAggregate):
     # -- time
 
     def _passed(self, due: pa.RecordBatch, time: int) -> Iterator[Out]:
+        due = once_each(due)
         panes = self._load(due.select(self._keys))
         at = due.column(DUE).to_numpy()
         valid = panes.found & (panes.timer == at)  # others are of sessions that became part of one with another start
@@ -204,14 +206,14 @@ class SessionAggregate(PaneAggregate):
         """The open sessions of keys: whose, start and end; in the order of keys."""
         found, values = self._sessions.get_many(keys)
         one = np.flatnonzero(found)
-        starts, ends = (values.column(name).fill_null(0).to_numpy()[one] for name in ("start", "end"))
-        more = values.column("more_starts")
+        starts, ends = (values.column(name).fill_null(0).to_numpy()[one] for name in ("__start", "__end"))
+        more = values.column("__more_starts")
         if more.null_count == len(more):
             return one, starts, ends
         owners = np.concatenate([one, np.repeat(np.arange(len(more)), more.value_lengths().fill_null(0).to_numpy())])
         order = np.argsort(owners, kind="stable")
         starts = np.concatenate([starts, more.flatten().to_numpy()])
-        ends = np.concatenate([ends, values.column("more_ends").flatten().to_numpy()])
+        ends = np.concatenate([ends, values.column("__more_ends").flatten().to_numpy()])
         return owners[order], starts[order], ends[order]
 
     def _remember(self, keys: pa.RecordBatch, lengths: Ints, starts: Ints, ends: Ints) -> None:

@@ -26,6 +26,7 @@ from penstock.operators.operator import MAIN, TIME_COLUMN, Errors, Operator, Ori
 TIME_TYPE = pa.timestamp("us", tz="UTC")
 LEAST, MOST = -(2**63) + 1, 2**63 - 2
 """The ends of time are not times: they mean "no row yet" and "ended"."""
+YEAR_1, YEAR_9999 = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 Bad = dict[int, str]
 """Rows that cannot be used, and why."""
@@ -62,6 +63,7 @@ class AssignTime(Operator):
         times, bad = self._at.of(batch)
         for row in np.flatnonzero(np.asarray(times.is_null())) if times.null_count else ():
             bad.setdefault(int(row), f"the event time {self._at.text!r} is null")
+        self._refuse_beyond(times, bad)
         self._refuse_ahead(times, bad, f"the event time {self._at.text!r}")
         if bad:
             yield from self._letters(batch, bad, origin)
@@ -84,6 +86,15 @@ class AssignTime(Operator):
         if reached is not None:
             split = (origin.source, origin.split)
             self.times[split] = max(min(max(reached, LEAST), MOST), self.times.get(split, LEAST))
+
+    def _refuse_beyond(self, times: pa.Array, bad: Bad) -> None:
+        """A time that no calendar has would overflow whatever is computed with it."""
+        bounds = pc.min_max(times.cast(pa.int64())).as_py()
+        if bounds["min"] is None or (bounds["min"] >= YEAR_1 and bounds["max"] <= YEAR_9999):
+            return
+        micros = pc.fill_null(times.cast(pa.int64()), 0).to_numpy()
+        for row in np.flatnonzero((micros < YEAR_1) | (micros > YEAR_9999)):
+            bad.setdefault(int(row), f"the event time {self._at.text!r} is not between the years 1 and 9999")
 
     def _refuse_ahead(self, times: pa.Array, bad: Bad, what: str) -> None:
         if self._max_ahead is None:
@@ -120,10 +131,21 @@ class Moments:
         values = found.values
         if values.type != TIME_TYPE:
             # Finer than a microsecond is cut off; coarser must fit.
-            values = values.cast(TIME_TYPE, safe=values.type.unit != "ns")
+            values = as_micros(values)
         if found.errors is None:
             return values, {}
         return values, dict.fromkeys(np.flatnonzero(np.asarray(found.errors)).tolist(), found.reason or "the expression failed")
+
+
+def as_micros(values: pa.Array) -> pa.Array:
+    """Times of any unit. Finer than a microsecond is cut off; what does not fit is as far away as can be, which is refused later."""
+    unit = values.type.unit
+    if unit in ("us", "ns"):
+        return values.cast(TIME_TYPE, safe=unit != "ns")
+    factor = 1_000_000 if unit == "s" else 1_000
+    numbers = pc.max_element_wise(pc.min_element_wise(values.cast(pa.int64()), MOST // factor), LEAST // factor)
+    nulls = pc.if_else(values.is_valid(), numbers, pa.scalar(None, pa.int64()))  # min and max pass over nulls
+    return pc.multiply(nulls, factor).cast(TIME_TYPE)
 
 
 def latest(times: pa.Array) -> int | None:

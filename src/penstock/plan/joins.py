@@ -299,6 +299,7 @@ class ForeverJoin(Joining):
         super().__post_init__()
         if self.how != "inner" or "retract" in (self.left.changes, self.right.changes):
             self._set(changes="retract", signed=True)
+        self._set(retimed=self.left.retimed or self.right.retimed)
 
     def _check_kind(self, side: str, node: Node) -> None:
         pass

@@ -37,10 +37,10 @@ ROW_BOUNDS = (pa.field("window_start", pa.int64(), nullable=False), pa.field("wi
 PANE_NUMBERS = ("end", "new", "live", "index", "timely", "sent", "sent_end", "sent_pane", "timer", "alarm")
 """What is known of a pane, besides its trigger, what was sent and its accumulators: `operators.panes` says what they mean."""
 SESSION_FIELDS = [
-    pa.field("start", pa.int64(), nullable=False),
-    pa.field("end", pa.int64(), nullable=False),
-    pa.field("more_starts", pa.list_(pa.int64())),
-    pa.field("more_ends", pa.list_(pa.int64())),
+    pa.field("__start", pa.int64(), nullable=False),
+    pa.field("__end", pa.int64(), nullable=False),
+    pa.field("__more_starts", pa.list_(pa.int64())),
+    pa.field("__more_ends", pa.list_(pa.int64())),
 ]
 """The open sessions of a key. Most keys have one, which costs two numbers; lists are for the others."""
 EMITS = ("append", "update", "retract", "delta", "complete")
@@ -261,6 +261,11 @@ class WindowAggregate(Aggregating):
                 f" and {window} may find one of them late.\n  Give it lateness=, or write .window(pen.running(), ...) here, or"
                 ' emit="append" there'
             )
+        if shape.merging and self.input.changes == "retract":
+            raise self.error(
+                f"rows of this stream can be withdrawn, and {window} cannot tell any more which of its rows kept it together."
+                ' Use a window that does not depend on its rows, or let the step before send each result once: emit="append"'
+            )
         if self.emit == "delta" and self.input.changes == "retract":
             raise self.error('emit="delta" sends what came since, and rows of this stream can be withdrawn. Write emit="retract"')
 
@@ -331,12 +336,12 @@ def window_states(node: WindowAggregate) -> list[StateLayout]:
     if node.operator == "count_aggregate":
         return [
             node._layout("accumulators", [start], accumulators),
-            node._layout("counts", (), [pa.field("rows", pa.int64(), nullable=False)]),
+            node._layout("counts", (), [pa.field("__count", pa.int64(), nullable=False)]),
         ]
     if node.operator != "pane_aggregate":
         layouts = [node._layout("accumulators", [start], accumulators), node._layout("timers", [start], None)]
         if node.operator == "inverse_aggregate":
-            layouts.append(node._layout("totals", (), [pa.field("start", pa.int64(), nullable=False), *accumulators]))
+            layouts.append(node._layout("totals", (), [pa.field("__start", pa.int64(), nullable=False), *accumulators]))
         return layouts
     window = [start] if one_end(node.window) else [start, pa.field(END_COLUMN, pa.int64())]
     layouts = [node._layout("panes", window, pane_fields(node)), node._layout("timers", window, None)]
@@ -366,10 +371,10 @@ def trigger_width(trigger: Trigger) -> int:
 
 def pane_fields(node: WindowAggregate) -> list[pa.Field]:
     """The state of one key and window in the general operator."""
-    fields = [pa.field(f"pane.{name}", pa.int64(), nullable=False) for name in PANE_NUMBERS]
-    fields += [pa.field(f"trigger.{i}", pa.int64(), nullable=False) for i in range(trigger_width(node.firing))]
+    fields = [pa.field(f"__pane.{name}", pa.int64(), nullable=False) for name in PANE_NUMBERS]
+    fields += [pa.field(f"__trigger.{i}", pa.int64(), nullable=False) for i in range(trigger_width(node.firing))]
     if node.emit == "retract":
-        fields += [pa.field(f"sent.{f.name}", f.type) for f in node.accumulators.results]
+        fields += [pa.field(f"__sent.{f.name}", f.type) for f in node.accumulators.results]
     return [*fields, *node.accumulators.fields]
 
 

@@ -277,6 +277,7 @@ class Union(Node):
         ]
         self._like(first, pa.schema(fields))
         self._set(signed=any(stream.signed for stream in self.streams), paned=all(stream.paned for stream in self.streams))
+        self._set(retimed=any(stream.retimed for stream in self.streams))
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -467,11 +468,10 @@ class Write(Node):
         if self.input.changes not in self.sink.accepts:
             raise self.error(self._refusal())
         self._like(self.input)
-        name = self.sink.change_name
-        if (self.input.signed or self.sink.wants_change) and name in self.schema.names:
+        if self.change in self.schema.names:
             raise self.error(
-                f"a sink is told by a column {name!r} which rows are withdrawn, and this stream has one of that name."
-                f' Rename it: .rename({{"{name}": "{name}_was"}})'
+                f"a sink is told by a column {self.change!r} which rows are withdrawn, and this stream has one of that name."
+                f' Rename it: .rename({{"{self.change}": "{self.change}_was"}})'
             )
 
     def _refusal(self) -> str:
@@ -492,8 +492,12 @@ class Write(Node):
     @property
     def sink_schema(self) -> pa.Schema:
         """The rows as the sink gets them."""
-        told = self.signed or self.sink.wants_change
-        return self.schema.append(pa.field(self.sink.change_name, pa.int8(), nullable=False)) if told else self.schema
+        return self.schema.append(pa.field(self.change, pa.int8(), nullable=False)) if self.change else self.schema
+
+    @property
+    def change(self) -> str | None:
+        """The column that tells the sink which rows are withdrawn, if it is told."""
+        return self.sink.change_name if self.input.signed or self.sink.wants_change else None
 
     def needs(self, used: Used) -> list[set[str]]:
         return [set(self.input.schema.names)]
@@ -523,6 +527,11 @@ def typed(expr: Expr, input: Node, node: Node) -> pa.DataType:
     if PANE_COLUMN in expr.columns() and not input.paned:
         raise node.error(
             "pane() tells which firing of a window sent a row, and these rows come from none that sends several times"
+        )
+    if CHANGE_COLUMN in expr.columns() and input.changes == "retract":
+        raise node.error(
+            "with op() what is withdrawn would differ from what was sent, and never cancel it. Make plain rows of the changes first:"
+            ' .as_rows(op="op")'
         )
     if CHANGE_COLUMN in expr.columns() and not input.signed:
         raise node.error("op() tells whether a row is withdrawn, and rows of this stream never are")

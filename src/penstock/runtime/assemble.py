@@ -24,6 +24,7 @@ from penstock.operators import (
     panes,
     project,
     sessions,
+    slicedpanes,
     sliding,
     time,
     top,
@@ -92,7 +93,8 @@ def project_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
     assert isinstance(node, logical.Project)
     columns = [(name, expr) for name, expr in node.columns if name in op.columns]
-    return project.Project(op.name, columns, [node.schema.field(name) for name, _ in columns], op_errors(op))
+    fields = [node.schema.field(name) for name, _ in columns]
+    return project.Project(op.name, columns, fields, op_errors(op), deletes=node.changes == "update")
 
 
 def filter_op(op: Op, stage: Stage, site: Site) -> Operator:
@@ -168,10 +170,11 @@ def window_op(op: Op, stage: Stage, site: Site) -> Operator:
             assert isinstance(node.window, CountTumbling | CountSliding)
             return counting.CountAggregate(op.name, node.schema, node.window, **common)
         case _:
-            operator = sessions.SessionAggregate if node.window.merging else panes.PaneAggregate
             hidden = tuple(f.name for f in node.hidden)
             retracts = node.input.changes == "retract"
             rules = panes.Rules(node.window, node.lateness, node.firing, node.emit, retracts, hidden)
+            general = slicedpanes.SlicedPanes if slicedpanes.in_slices(rules) else panes.PaneAggregate
+            operator = sessions.SessionAggregate if node.window.merging else general
             return operator(op.name, node.schema, rules, **common)
 
 
@@ -267,7 +270,7 @@ def write_op(op: Op, stage: Stage, site: Site) -> Operator:
 
 def sink_context(node: logical.Write, lineage: str, uid: str, job_dir: Path) -> SinkContext:
     """What a writer or a committer of this sink is told."""
-    return SinkContext(node.name, lineage, uid, job_dir, node.sink_schema, node.keys, node.changes)
+    return SinkContext(node.name, lineage, uid, job_dir, node.sink_schema, node.keys, node.changes, node.change)
 
 
 def open_states(op: Op, node: keyed.Keyed, site: Site) -> dict[str, Any]:

@@ -213,7 +213,8 @@ class Task:
     @property
     def wake_at(self) -> int | None:
         """When the clock matters next, if nothing else happens."""
-        times = [at for operator in self._clocked.values() if (at := operator.wake_at) is not None]
+        # Not before the clock has passed the time the operator has seen: after a restore, that of another machine.
+        times = [max(at, op.now + 1) for op in self._clocked.values() if (at := op.wake_at) is not None]
         return min(times, default=None)
 
     # Orders from the protocol.
