@@ -209,7 +209,7 @@ def sliding(
 
 
 def session(gap: Any, *, clock: str = "event") -> Session:
-    """The rows of a key until it is silent for longer than the gap: `session("30m")`."""
+    """The rows of a key until it is silent for the length of the gap: `session("30m")`."""
     return Session(micros(gap, "gap"), clock)
 
 

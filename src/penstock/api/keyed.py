@@ -197,7 +197,7 @@ def sliding(
 
 
 def session(gap: Any, *, clock: str = "event") -> Session:
-    """Windows that end when a key is silent for longer than the gap: `session("30m")`."""
+    """Windows that end when a key is silent for the length of the gap: `session("30m")`."""
     return at_line(lambda: windows.session(gap, clock=clock))
 
 
