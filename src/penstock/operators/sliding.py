@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate import WINDOW_COLUMN, Ints, WindowAggregate
-from penstock.operators.operator import MAIN, Out
-from penstock.windows import TIME_MAX, Sliding, Tumbling, closing
+from penstock.operators.groups import group_rows
+from penstock.operators.operator import MAIN, Out, keep
+from penstock.windows import Sliding, Tumbling, closing
 
 
 class SlidingAggregate(WindowAggregate):
@@ -60,26 +61,48 @@ class SlidingAggregate(WindowAggregate):
 
     def _close(self, windows: pa.RecordBatch) -> Iterator[Out]:
         sliding, starts = self._sliding, windows.column(WINDOW_COLUMN).to_numpy()
-        slices = sliding.slices_of(starts)  # a row per window
-        owners = np.repeat(np.arange(len(starts)), slices.shape[1])
-        wanted = windows.take(pa.array(owners)).set_column(len(self._names), WINDOW_COLUMN, pa.array(slices.ravel()))
-        wanted = pa.RecordBatch.from_arrays(wanted.columns, names=self._keys)
-        found, values = self._table.get_many(wanted)
-        there = np.flatnonzero(found)
-        parts = values.take(pa.array(there)).append_column("window", pa.array(owners[there]))
-        merged = self._accumulators.merge(parts, ["window"])
+        owners, slices, values = self._slices(windows)
+        merged = self._accumulators.merge(values.append_column("window", pa.array(owners)), ["window"])
         which = merged.column("window").to_numpy()
         columns = [*windows.take(pa.array(which)).columns, *(merged.column(f.name) for f in self._accumulators.fields)]
         names = [*self._keys, *(f.name for f in self._accumulators.fields)]
         yield MAIN, self._rows(pa.RecordBatch.from_arrays(columns, names=names), starts[which], starts[which] + sliding.size)
         # Slices before the next window of their key are over. Where any are left, the next window has something in it.
         following = starts + sliding.every
-        over = found & (slices.ravel() < following[owners])
-        self._table.delete_many(wanted.filter(pa.array(over)))
-        left = np.full(len(starts), TIME_MAX, np.int64)
-        np.minimum.at(left, owners[found & ~over], slices.ravel()[found & ~over])
-        some = np.flatnonzero(left < TIME_MAX)
+        over = slices < following[owners]
+        self._table.delete_many(self._slice_keys(windows, owners[over], slices[over]))
+        some = np.unique(owners[~over])
         self._set(windows.take(pa.array(some)), following[some] + sliding.size)
+
+    def _slices(self, windows: pa.RecordBatch) -> tuple[Ints, Ints, pa.RecordBatch]:
+        """The slices of windows: whose, where they start, and their accumulators. Those of a window stand in order of time."""
+        starts = windows.column(WINDOW_COLUMN).to_numpy()
+        wanted = self._sliding.slices_of(starts)  # a row per window
+        # Mostly all keys close together: then most of the table is wanted, and to go through it beats to look things up in it.
+        if self._table.rows_estimate <= 4 * wanted.size and (starts == starts[0]).all():
+            return self._scanned(windows, int(starts[0]))
+        owners, slices = np.repeat(np.arange(len(starts)), wanted.shape[1]), wanted.ravel()
+        found, values = self._table.get_many(self._slice_keys(windows, owners, slices))
+        return owners[found], slices[found], keep(values, found)
+
+    def _scanned(self, windows: pa.RecordBatch, start: int) -> tuple[Ints, Ints, pa.RecordBatch]:
+        """The same for windows that all start here."""
+        fields = [f.name for f in self._accumulators.fields]
+        rows = pa.Table.from_batches(list(self._table.scan())).combine_chunks().to_batches()[0]
+        slices = rows.column(WINDOW_COLUMN).to_numpy()
+        within = (slices >= start) & (slices < start + self._sliding.size)
+        rows, slices = keep(rows, within), slices[within]
+        # Keys of the table that are not among the windows have sent theirs: in a task that was ahead, before it was rescaled.
+        both = pa.concat_batches([windows.select(self._names), rows.select(self._names)])
+        groups = group_rows(both, self._names)
+        owner = np.where(groups.first < windows.num_rows, groups.first, -1)[groups.of[windows.num_rows :]]
+        order = np.lexsort((slices, owner))
+        order = order[owner[order] >= 0]
+        return owner[order], slices[order], rows.select(fields).take(pa.array(order))
+
+    def _slice_keys(self, windows: pa.RecordBatch, owners: Ints, slices: Ints) -> pa.RecordBatch:
+        keys = windows.select(self._names).take(pa.array(owners))
+        return pa.RecordBatch.from_arrays([*keys.columns, pa.array(slices)], names=self._keys)
 
 
 def distinct(keys: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -103,7 +103,7 @@ class KeyedTable:
     _dirty: Bools
     _deleted: Bools
     _changed: list[Ints]
-    """Slots that became dirty since the last freeze; a slot may stand in it twice."""
+    """Slots that became dirty since the last freeze; a slot may stand in it twice, or no longer be dirty."""
     _free: list[Ints]
     _asked: _Asked | None
 
@@ -149,7 +149,7 @@ class KeyedTable:
     @property
     def rows_estimate(self) -> int:
         """At least the number of live keys; rows replaced or deleted in newer runs are counted too."""
-        return sum(run.rows for run in self._history.runs) + sum(map(len, self._changed))
+        return sum(run.rows for run in self._history.runs) + int(np.count_nonzero(self._dirty))
 
     # -- reading and writing
 
@@ -187,10 +187,10 @@ class KeyedTable:
         if self._history.runs:
             # Cheaper than to search whether a run has them: a tombstone says they are gone in any case.
             self._add(asked, np.flatnonzero(slots < 0), hashes)
-        else:
-            slots = slots[slots >= 0]
-        self._deleted[slots] = True
-        self._touch(slots)
+            self._deleted[slots] = True
+            self._touch(slots)
+        else:  # nothing is older, so there is nothing a tombstone could hide
+            self._release(np.unique(slots[slots >= 0]))
 
     def scan(self) -> Iterator[pa.RecordBatch]:
         """All live rows (key and value columns) as of the call, by group and hash, in batches of bounded size."""
@@ -225,10 +225,9 @@ class KeyedTable:
             changes = self._delta(dirty, keep_deleted=bool(self._history.runs))
             if changes.num_rows:
                 self._history.append(Run.of(changes))
-            self._dirty[dirty] = False
-            self._changed = []
             self._release(dirty[self._deleted[dirty]])
-            self._asked = None
+            self._dirty[dirty] = False
+        self._changed = []
         if len(self._index) > self._slots_max:
             self._empty()
         merge = functools.partial(_merge, groups=self.groups)
@@ -350,7 +349,8 @@ class KeyedTable:
             self._changed.append(changed)
 
     def _dirty_slots(self) -> Ints:
-        return np.unique(np.concatenate(self._changed)) if self._changed else np.empty(0, np.int64)
+        slots = np.unique(np.concatenate(self._changed)) if self._changed else np.empty(0, np.int64)
+        return slots[self._dirty[slots]]
 
     def _delta(self, slots: Ints, *, keep_deleted: bool) -> pa.RecordBatch:
         """The rows of these slots, sorted as a run."""
@@ -364,7 +364,7 @@ class KeyedTable:
         return pa.RecordBatch.from_arrays([*head, *keys, pa.array(live.astype(np.int8)), *values], schema=self._schema)
 
     def _release(self, slots: Ints) -> None:
-        """Give back slots of deleted keys, which the runs say are deleted."""
+        """Give back slots of keys that are gone, without a trace or with one in the runs."""
         if not len(slots):
             return
         arrays = [column.take(slots) for column in self._keys]
@@ -372,8 +372,9 @@ class KeyedTable:
         deque(map(self._index.__delitem__, keys), maxlen=0)
         for column in (*self._keys, *self._values):
             column.clear(slots)
-        self._deleted[slots] = False
+        self._deleted[slots] = self._dirty[slots] = False
         self._free.append(slots)
+        self._asked = None
 
 
 def _merge(runs: Sequence[Run], *, groups: range, oldest: bool) -> pa.RecordBatch:
