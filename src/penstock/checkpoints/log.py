@@ -136,6 +136,11 @@ class Log:
         self._newest = Published(self._claim.head, manifest)
         return self._newest
 
+    def check_held(self) -> None:
+        """SupersededError if somebody has taken over: cheaper to know before work is begun than when it cannot be published."""
+        assert self._claim is not None, "nothing is claimed"
+        self._held(drive(self.store, terms.still_held(self._claim)))
+
     def truncate(self, below: int) -> int:
         """Delete the slots below `below`; how many. Only what this term has published above lets it do so."""
         assert self._claim is not None, "nothing is claimed"

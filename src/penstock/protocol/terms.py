@@ -76,6 +76,7 @@ __all__ = [
     "note_head",
     "publish",
     "slot_path",
+    "still_held",
     "term_path",
 ]
 
@@ -346,6 +347,13 @@ def publish(claim: Claim, body: str, codec: Codec) -> Steps[Claim | Superseded]:
     if (yield Read(term_path(claim.term + 1))) is not None:
         return _superseded(claim.term)
     return Claim(claim.term, record.seq, codec.checksum(data), record)
+
+
+def still_held(claim: Claim) -> Steps[Claim | Superseded]:
+    """Whether nobody has taken over. A yes is old when it arrives: only `publish` proves anything."""
+    if (yield Read(term_path(claim.term + 1))) is not None:
+        return _superseded(claim.term)
+    return claim
 
 
 def note_head(claim: Claim, codec: Codec) -> Steps[None]:

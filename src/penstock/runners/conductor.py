@@ -443,6 +443,11 @@ class Conductor:
     def _begin(self, stamp: Stamp) -> c.Event | None:
         assert self._repository is not None
         assert self._attempts is not None
+        try:
+            # A coordinator that slept while another took over finds its files gone: more attempts would not help.
+            self._repository.log.check_held()
+        except SupersededError:
+            return c.Superseded()
         self._repository.sweep((stamp.term, stamp.attempt))
         if self.manifest is not None:
             self.start = start_from(self.manifest)
