@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.operators.aggregate import WINDOW_COLUMN, Ints, WindowAggregate
-from penstock.operators.groups import group_rows
+from penstock.operators.aggregate import WINDOW_COLUMN, Bools, Ints, WindowAggregate
 from penstock.operators.operator import MAIN, Out, keep
+from penstock.operators.slicecache import SliceCache
+from penstock.state.columns import key_list
 from penstock.windows import Sliding, Tumbling, closing
 
 
@@ -31,6 +33,12 @@ class SlidingAggregate(WindowAggregate):
     def __init__(self, name: str, output: pa.Schema, sliding: Sliding, lateness: int, **shared: Any) -> None:
         super().__init__(name, output, Tumbling(sliding.slice, sliding.offset), lateness, **shared)
         self._sliding = sliding
+        self._cache: SliceCache | None = None
+
+    def _fold(self, rows: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, Bools]:
+        if self._cache is not None and pc.min(rows.column(WINDOW_COLUMN)).as_py() < self._cache.upto:
+            self._cache = None
+        return super()._fold(rows, keys)
 
     def _closing(self, starts: Ints) -> Ints:
         last = starts - np.mod(starts - self._sliding.offset, self._sliding.every)  # the last window with this slice in it
@@ -61,7 +69,7 @@ class SlidingAggregate(WindowAggregate):
 
     def _close(self, windows: pa.RecordBatch) -> Iterator[Out]:
         sliding, starts = self._sliding, windows.column(WINDOW_COLUMN).to_numpy()
-        owners, slices, values = self._slices(windows)
+        owners, slices, values = self._slices_of(windows)
         merged = self._accumulators.merge(values.append_column("window", pa.array(owners)), ["window"])
         which = merged.column("window").to_numpy()
         columns = [*windows.take(pa.array(which)).columns, *(merged.column(f.name) for f in self._accumulators.fields)]
@@ -74,31 +82,44 @@ class SlidingAggregate(WindowAggregate):
         some = np.unique(owners[~over])
         self._set(windows.take(pa.array(some)), following[some] + sliding.size)
 
-    def _slices(self, windows: pa.RecordBatch) -> tuple[Ints, Ints, pa.RecordBatch]:
+    def _slices_of(self, windows: pa.RecordBatch) -> tuple[Ints, Ints, pa.RecordBatch]:
         """The slices of windows: whose, where they start, and their accumulators. Those of a window stand in order of time."""
         starts = windows.column(WINDOW_COLUMN).to_numpy()
         wanted = self._sliding.slices_of(starts)  # a row per window
-        # Mostly all keys close together: then most of the table is wanted, and to go through it beats to look things up in it.
-        if self._table.rows_estimate <= 4 * wanted.size and (starts == starts[0]).all():
-            return self._scanned(windows, int(starts[0]))
-        owners, slices = np.repeat(np.arange(len(starts)), wanted.shape[1]), wanted.ravel()
+        start, end = int(starts[0]), int(starts[0]) + self._sliding.size
+        keys = windows.select(self._names)
+        # Mostly all keys close together, one window after the other. A task that was ahead before a rescale may have sent what
+        # others have not: then the slices of all keys do not belong to the same windows.
+        together = self._timers.floor_min == self._timers.floor_max and (starts == start).all()
+        if not together or self._table.rows_estimate > 4 * wanted.size:
+            self._cache = None
+            return self._looked_up(windows, wanted)
+        cache = self._cache
+        if cache is None or cache.worn or cache.upto <= start:
+            cache = self._cache = SliceCache(start)
+            cache.add(*self._scanned(start, end), end)
+        else:
+            cache.drop(start)
+            new = np.broadcast_to(
+                np.arange(cache.upto, end, self._sliding.slice), (len(starts), (end - cache.upto) // self._sliding.slice)
+            )
+            owners, slices, values = self._looked_up(windows, new)
+            cache.add(keys.take(pa.array(owners)), slices, values, end)
+        return cache.of(keys)
+
+    def _looked_up(self, windows: pa.RecordBatch, wanted: Ints) -> tuple[Ints, Ints, pa.RecordBatch]:
+        owners, slices = np.repeat(np.arange(windows.num_rows), wanted.shape[1]), wanted.ravel()
         found, values = self._table.get_many(self._slice_keys(windows, owners, slices))
         return owners[found], slices[found], keep(values, found)
 
-    def _scanned(self, windows: pa.RecordBatch, start: int) -> tuple[Ints, Ints, pa.RecordBatch]:
-        """The same for windows that all start here."""
-        fields = [f.name for f in self._accumulators.fields]
+    def _scanned(self, start: int, end: int) -> tuple[pa.RecordBatch, Ints, pa.RecordBatch]:
+        """Keys, starts and accumulators of all slices in between, in order of time."""
         rows = pa.Table.from_batches(list(self._table.scan())).combine_chunks().to_batches()[0]
         slices = rows.column(WINDOW_COLUMN).to_numpy()
-        within = (slices >= start) & (slices < start + self._sliding.size)
-        rows, slices = keep(rows, within), slices[within]
-        # Keys of the table that are not among the windows have sent theirs: in a task that was ahead, before it was rescaled.
-        both = pa.concat_batches([windows.select(self._names), rows.select(self._names)])
-        groups = group_rows(both, self._names)
-        owner = np.where(groups.first < windows.num_rows, groups.first, -1)[groups.of[windows.num_rows :]]
-        order = np.lexsort((slices, owner))
-        order = order[owner[order] >= 0]
-        return owner[order], slices[order], rows.select(fields).take(pa.array(order))
+        within = np.flatnonzero((slices >= start) & (slices < end))
+        within = within[np.argsort(slices[within], kind="stable")]
+        rows = rows.take(pa.array(within))
+        return rows.select(self._names), slices[within], rows.select([f.name for f in self._accumulators.fields])
 
     def _slice_keys(self, windows: pa.RecordBatch, owners: Ints, slices: Ints) -> pa.RecordBatch:
         keys = windows.select(self._names).take(pa.array(owners))
@@ -107,6 +128,8 @@ class SlidingAggregate(WindowAggregate):
 
 def distinct(keys: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Each row once."""
+    if len(keys) == 1 and len(set(key_list(keys[0]))) == keys[0].num_rows:  # as almost always
+        return keys[0]
     names = keys[0].schema.names
     grouped = pa.Table.from_batches(keys).group_by(names, use_threads=False).aggregate([])
     return grouped.combine_chunks().to_batches()[0].select(names)

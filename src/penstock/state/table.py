@@ -102,8 +102,6 @@ class KeyedTable:
     _group: Groups
     _dirty: Bools
     _deleted: Bools
-    _changed: list[Ints]
-    """Slots that became dirty since the last freeze; a slot may stand in it twice, or no longer be dirty."""
     _free: list[Ints]
     _asked: _Asked | None
 
@@ -227,7 +225,6 @@ class KeyedTable:
                 self._history.append(Run.of(changes))
             self._release(dirty[self._deleted[dirty]])
             self._dirty[dirty] = False
-        self._changed = []
         if len(self._index) > self._slots_max:
             self._empty()
         merge = functools.partial(_merge, groups=self.groups)
@@ -247,7 +244,6 @@ class KeyedTable:
         self._group = np.empty(0, np.int32)
         self._dirty = np.empty(0, np.bool_)
         self._deleted = np.empty(0, np.bool_)
-        self._changed = []
         self._free = []
         self._used = 0
         self._asked = None
@@ -343,14 +339,10 @@ class KeyedTable:
         self._deleted = np.concatenate([self._deleted, np.zeros(more, np.bool_)])
 
     def _touch(self, slots: Ints) -> None:
-        changed = slots[~self._dirty[slots]]
-        if len(changed):
-            self._dirty[changed] = True
-            self._changed.append(changed)
+        self._dirty[slots] = True
 
     def _dirty_slots(self) -> Ints:
-        slots = np.unique(np.concatenate(self._changed)) if self._changed else np.empty(0, np.int64)
-        return slots[self._dirty[slots]]
+        return np.flatnonzero(self._dirty)
 
     def _delta(self, slots: Ints, *, keep_deleted: bool) -> pa.RecordBatch:
         """The rows of these slots, sorted as a run."""

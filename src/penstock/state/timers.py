@@ -135,6 +135,11 @@ class TimerTable:
         """The highest floor: what is due later has fired in no group."""
         return int(self._floors.max())
 
+    @property
+    def floor_min(self) -> int:
+        """The lowest floor: what is due by then has fired in all groups."""
+        return int(self._floors.min())
+
     def add(self, due: Ints, keys: pa.RecordBatch, hashes: Hashes | None = None) -> None:
         """Set timers.
 
