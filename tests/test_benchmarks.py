@@ -38,7 +38,11 @@ def test_ads_in_files_are_counted_right(tmp_path: Path) -> None:
 
 def test_what_windows_cost_is_compared() -> None:
     result = windows.run(1, 0.005)
-    assert [each["name"] for each in result["comparisons"]] == ["overlapping windows, 1M rows/s", "overlapping windows, 100k rows/s", "open sessions"]
+    assert [each["name"] for each in result["comparisons"]] == [
+        "overlapping windows, 1M rows/s",
+        "overlapping windows, 100k rows/s",
+        "open sessions",
+    ]
     assert all(each["ratio"] > 0 for each in result["comparisons"])
     assert "| open sessions | 10 thousand:" in "\n".join(report.comparisons(result))
 

@@ -36,6 +36,16 @@ from penstock.errors import ConfigError, JobError, PenstockError, PlanError, Res
 from penstock.expr import Expr, coalesce, col, concat, count, event_time, greatest, least, lit, struct, udf, when
 from penstock.expr import UserAggregate as Aggregate
 from penstock.functions import Row
+from penstock.processing.function import Context, ProcessFunction, Timer
+from penstock.processing.states import (
+    AggregatingState,
+    BroadcastState,
+    ListState,
+    MapState,
+    Output,
+    ReducingState,
+    ValueState,
+)
 from penstock.runners.conductor import Restore, Status
 from penstock.runners.control import attach
 from penstock.runners.job import Job
@@ -51,18 +61,26 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aggregate",
+    "AggregatingState",
     "Batch",
+    "BroadcastState",
     "ConfigError",
+    "Context",
     "Continuous",
     "Epoch",
     "Expr",
     "Job",
     "JobError",
+    "ListState",
     "Local",
+    "MapState",
     "MicroBatch",
+    "Output",
     "PenstockError",
     "Pipeline",
     "PlanError",
+    "ProcessFunction",
+    "ReducingState",
     "Restore",
     "RestoreError",
     "Row",
@@ -71,6 +89,8 @@ __all__ = [
     "Source",
     "Status",
     "Stream",
+    "Timer",
+    "ValueState",
     "WindowShape",
     "attach",
     "coalesce",

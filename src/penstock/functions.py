@@ -45,7 +45,18 @@ from penstock.schema import (
     visible,
 )
 
-__all__ = ["Applied", "Row", "RowFunction"]
+__all__ = [
+    "Applied",
+    "Decoder",
+    "Encoder",
+    "Failed",
+    "Row",
+    "RowFunction",
+    "decoder_for",
+    "encoder_for",
+    "fields_of",
+    "instance_maker",
+]
 
 _KINDS = ("map", "flat_map", "filter")
 
@@ -95,15 +106,15 @@ class RowFunction:
         name = _name_of(fn)
         parameter, returns = _annotations(fn, name)
         shown = visible(input)
-        columns, decode = _decoder(name, parameter, shown)
+        columns, decode = decoder_for(name, parameter, shown)
         if kind == "filter":
             if schema is not None:
                 raise PlanError("filter keeps the columns as they are, so it takes no schema")
             if returns not in (None, bool):
-                raise PlanError(f"filter needs a function that returns bool, and {name} returns {_shown(returns)}")
+                raise PlanError(f"filter needs a function that returns bool, and {name} returns {shown_type(returns)}")
             return cls(name, kind, fn, columns, shown, decode, _nothing)
         spec = schema if schema is not None else _returned(name, kind, returns)
-        output, encode = _encoder(spec, shown)
+        output, encode = encoder_for(spec, shown)
         return cls(name, kind, fn, columns, output, decode, encode)
 
     def apply(self, batch: pa.RecordBatch) -> Applied:
@@ -123,7 +134,7 @@ class RowFunction:
         """The argument of each call, from Python values of `self.columns`; raises if one cannot be made."""
         arguments = list(self.decoder(columns, rows))
         for argument in arguments:
-            if type(argument) is _Failed:
+            if type(argument) is Failed:
                 raise argument.error
         return arguments
 
@@ -139,7 +150,7 @@ class RowFunction:
         function, kind = self.function, self.kind
         for index, value in enumerate(values):
             try:
-                if type(value) is _Failed:
+                if type(value) is Failed:
                     raise value.error
                 found = function(value)
                 if kind == "map":
@@ -226,27 +237,29 @@ def _returned(name: str, kind: str, returns: Any) -> Any:
     iterable = isinstance(origin, type) and hasattr(origin, "__iter__") and not issubclass(origin, Mapping)
     if not iterable or not args:
         raise PlanError(
-            f"flat_map needs a function that gives several rows, and {name} returns {_shown(returns)}.\n"
-            f"  Annotate it: -> Iterator[{_shown(returns)}], or use map"
+            f"flat_map needs a function that gives several rows, and {name} returns {shown_type(returns)}.\n"
+            f"  Annotate it: -> Iterator[{shown_type(returns)}], or use map"
         )
     return args[0]
 
 
-def _shown(annotation: Any) -> str:
+def shown_type(annotation: Any) -> str:
+    """How to call a type in a message."""
     return str(getattr(annotation, "__name__", annotation))
 
 
 # From columns to what the function gets
 
 
-class _Failed:
+class Failed:
     """Stands for an argument that could not be made: the call raises this error instead."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
-def _decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tuple[str, ...], Decoder]:
+def decoder_for(name: str, annotation: Any, schema: pa.Schema) -> tuple[tuple[str, ...], Decoder]:
+    """The columns a function with this parameter reads, and what makes its arguments of them."""
     if annotation is None or annotation is Row or annotation is typing.Any:
         return tuple(schema.names), _row_decoder(schema)
     if is_record_class(annotation):
@@ -254,18 +267,18 @@ def _decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tuple[str, 
     field = to_field("value", annotation)
     if len(schema) != 1:
         raise PlanError(
-            f"{name} takes {_shown(annotation)}, so its input must have one column, "
+            f"{name} takes {shown_type(annotation)}, so its input must have one column, "
             f"and this has {len(schema)}: {', '.join(schema.names)}.\n"
             "  Annotate a class with the fields it needs, or take a pen.Row"
         )
     only = schema.field(0)
     _check_fits(name, only, field)
-    convert = _safely(_instance_maker(annotation))
+    convert = _safely(instance_maker(annotation))
 
     def decode(columns: list[list[Any]], rows: int) -> Iterable[Any]:
         if field.nullable:
             return (None if value is None else convert(value) for value in columns[0])
-        refused = _Failed(RowError(f"{only.name}: null, and {name} takes none. Annotate it: {_shown(annotation)} | None"))
+        refused = Failed(RowError(f"{only.name}: null, and {name} takes none. Annotate it: {shown_type(annotation)} | None"))
         return (refused if value is None else convert(value) for value in columns[0])
 
     return (only.name,), decode
@@ -289,7 +302,7 @@ def _record_decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tupl
         if index < 0:
             raise PlanError(no_such_column(field.name, schema.names))
         _check_fits(name, schema.field(index), field)
-    make = _safely(_instance_maker(annotation))
+    make = _safely(instance_maker(annotation))
     names = [field.name for field in fields]
     required = [field.name for field in fields if not field.nullable and schema.field(field.name).nullable]
 
@@ -297,7 +310,7 @@ def _record_decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tupl
         record = dict(zip(names, values, strict=True))
         for one in required:
             if record[one] is None:
-                return _Failed(RowError(f"{one}: null, and {annotation.__name__} takes none. Annotate it: {one}: … | None"))
+                return Failed(RowError(f"{one}: null, and {annotation.__name__} takes none. Annotate it: {one}: … | None"))
         return make(record)
 
     return tuple(names), lambda columns, rows: map(decode_one, zip(*columns, strict=True))
@@ -339,23 +352,23 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     return found == wanted or any(check(found) and check(wanted) for check in alike)
 
 
-def _instance_maker(annotation: Any) -> Callable[[Any], Any]:
+def instance_maker(annotation: Any) -> Callable[[Any], Any]:
     """What turns Arrow's Python value (dicts, lists of pairs) into an instance of the annotated type."""
     annotation, _ = is_optional(annotation)
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
-        return _instance_maker(args[0])
+        return instance_maker(args[0])
     if annotation is float:
         return float
     if origin is list:
-        item = _unless_null(_instance_maker(args[0]))
+        item = _unless_null(instance_maker(args[0]))
         return lambda values: [item(value) for value in values]
     if origin is dict:
-        item = _unless_null(_instance_maker(args[1]))
+        item = _unless_null(instance_maker(args[1]))
         return lambda pairs: {key: item(value) for key, value in dict(pairs).items()}
     if not is_record_class(annotation):
         return _itself
-    makers = {name: _unless_null(_instance_maker(hint)) for name, hint in record_hints(annotation).items()}
+    makers = {name: _unless_null(instance_maker(hint)) for name, hint in record_hints(annotation).items()}
     if typing.is_typeddict(annotation):
         return lambda record: {name: maker(record[name]) for name, maker in makers.items()}
     return lambda record: annotation(**{name: maker(record[name]) for name, maker in makers.items()})
@@ -374,7 +387,7 @@ def _safely(maker: Callable[[Any], Any]) -> Callable[[Any], Any]:
         try:
             return maker(value)
         except Exception as error:
-            return _Failed(error)
+            return Failed(error)
 
     return make
 
@@ -390,7 +403,7 @@ def _nothing(results: list[Any]) -> list[list[Any]]:
     return []
 
 
-def _encoder(spec: Any, input: pa.Schema) -> tuple[pa.Schema, Encoder]:
+def encoder_for(spec: Any, input: pa.Schema) -> tuple[pa.Schema, Encoder]:
     """The output schema, and what turns returned values into its columns."""
     output = input if spec is Row else to_schema(spec)
     nested = [bool(pa.types.is_nested(kind)) for kind in output.types]
@@ -420,13 +433,13 @@ def _record_columns(results: list[Any], names: list[str]) -> list[list[Any]]:
 def _record_of(value: Any, names: list[str]) -> Mapping[str, Any]:
     if isinstance(value, tuple) and not hasattr(value, "_asdict") and len(value) == len(names):
         return dict(zip(names, value, strict=True))
-    found = _fields_of(value)
+    found = fields_of(value)
     if found is None:
         raise RowError(f"expected a row with {', '.join(names)}, and found {value!r}")
     return found
 
 
-def _fields_of(value: Any) -> Mapping[str, Any] | None:
+def fields_of(value: Any) -> Mapping[str, Any] | None:
     """The fields of whatever can stand for a row, or None."""
     if isinstance(value, Row):
         return value._values
@@ -442,7 +455,7 @@ def _fields_of(value: Any) -> Mapping[str, Any] | None:
 
 def _plain(value: Any) -> Any:
     """Nested instances as the dicts and lists that Arrow takes."""
-    fields = _fields_of(value)
+    fields = fields_of(value)
     if fields is not None:
         return {key: _plain(item) for key, item in fields.items()}
     if isinstance(value, (list, tuple)):

@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.api import joins as joining
 from penstock.api.arguments import as_expr, at_line, keyword_exprs, named_exprs
 from penstock.api.keyed import KeyedStream, WindowedStream
+from penstock.api.process import BroadcastStream
 from penstock.api.shortforms import window_of
 from penstock.api.where import user_line
 from penstock.connectors.connector import Sink
@@ -25,6 +26,7 @@ from penstock.functions import RowFunction
 from penstock.plan import joins, keyed, logical
 from penstock.plan.dedupe import DropDuplicates
 from penstock.plan.explain import explain_node
+from penstock.plan.process import SIDE, Process
 from penstock.plan.top import WindowTop
 from penstock.schema import to_schema
 
@@ -33,6 +35,11 @@ if TYPE_CHECKING:
     from penstock.plan.lookup import Table
 
 HAS_LATE = keyed.WindowAggregate | keyed.WindowReduce | DropDuplicates | WindowTop | joins.HAS_LATE_RIGHT
+
+
+def has_order(node: logical.Node) -> bool:
+    """Whether a step takes rows in order of time, so that some may come too late."""
+    return isinstance(node, Process) and node.order is not None
 
 
 class Stream:
@@ -176,10 +183,25 @@ class Stream:
         """
         return joining.drop_duplicates(self, columns, within=within, name=name)
 
+    def broadcast(self) -> BroadcastStream:
+        """To every task: the second input of a process function, `a.key_by("k").connect(b.broadcast()).process(…)`."""
+        return BroadcastStream(self)
+
+    def side(self, name: str) -> Stream:
+        """A side output that a process function declares: `alerts.side("suspects")`."""
+        outputs = self._node.spec.outputs if isinstance(self._node, Process) else {}
+        if name not in outputs:
+            raise PlanError(
+                f"this step has no side output {name!r}; it has {', '.join(outputs) or 'none'}."
+                f"\n  Declare it in the class of the process function: {name} = pen.Output(…)",
+                where=user_line(),
+            )
+        return self._then(logical.Port(where=user_line(), input=self._node, port=SIDE + name))
+
     @property
     def late(self) -> Stream:
         """The rows that came after their window had closed; of a join, this side's rows that came too late."""
-        if not isinstance(self._late_of, HAS_LATE):
+        if not isinstance(self._late_of, HAS_LATE) and not has_order(self._late_of):
             raise PlanError(
                 "only the result of a window has late rows, or of a join in time. Write: counts = ….window(…).aggregate(…); counts.late",
                 where=user_line(),
@@ -189,7 +211,7 @@ class Stream:
     @property
     def late_right(self) -> Stream:
         """The other side's rows that came too late for a join."""
-        if not isinstance(self._node, joins.HAS_LATE_RIGHT):
+        if not isinstance(self._node, joins.HAS_LATE_RIGHT) and not (has_order(self._node) and len(self._node.inputs) == 2):
             raise PlanError(
                 "only a join in time has late rows of its right side. Write: both = a.join(b, …); both.late_right",
                 where=user_line(),

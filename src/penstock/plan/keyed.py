@@ -54,6 +54,8 @@ class StateLayout:
     keys: pa.Schema
     values: pa.Schema | None  # None: timers
     route: int
+    expires: str | None = None  # the column that says when a row is forgotten
+    broadcast: bool = False  # the same in every task
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

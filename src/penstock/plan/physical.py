@@ -51,7 +51,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Rows leaving `port` of operator `source` go to another stage: by key group, or (no `keys`) to the task of the same number."""
+    """Rows leaving `port` of operator `source` go to another stage: by key group, to the task of the same number (`keys` is None),
+    or to every task (`keys` is empty)."""
 
     id: int
     source: int

@@ -22,6 +22,7 @@ from penstock.operators import (
     join_window,
     lookup,
     panes,
+    process,
     project,
     sessions,
     slicedpanes,
@@ -38,8 +39,9 @@ from penstock.plan.dedupe import DropDuplicates
 from penstock.plan.logical import DEAD_SCHEMA
 from penstock.plan.lookup import Lookup
 from penstock.plan.physical import Op, PhysicalPlan, Stage
+from penstock.plan.process import Process
 from penstock.plan.top import Top, WindowTop
-from penstock.state.keygroups import group_range
+from penstock.state.keygroups import canonical_keys, group_range, groups_of, hash_keys
 from penstock.state.runs import Files, Handle
 from penstock.state.table import KeyedTable, StateSpec
 from penstock.state.timers import TimerTable
@@ -262,6 +264,38 @@ def lookup_op(op: Op, stage: Stage, site: Site) -> Operator:
     return lookup.Lookup(op.name, source, [pairs[key] for key in table.key], node.how, fields)
 
 
+def process_op(op: Op, stage: Stage, site: Site) -> Operator:
+    node = op.node
+    assert isinstance(node, Process)
+    tables = open_states(op, node, site)
+    if op.name not in site.restored.watermarks:  # no snapshot knows the step
+        load_initial(node, tables, site)
+    inputs = [process.Input(by, node.columns(i), node.spec.callbacks[i]) for i, (_, by) in enumerate(node.sides)]
+    return process.Process(
+        op.name,
+        node.spec,
+        inputs,
+        node.by_fields,
+        op_errors(op),
+        tables,
+        timed=node.timed,
+        ordered=node.order is not None,
+        signed=node.signed,
+        stores_broadcast=site.index == 0,
+        max_parallelism=site.plan.max_parallelism,
+    )
+
+
+def load_initial(node: Process, tables: Mapping[str, Any], site: Site) -> None:
+    """Fill states with the values they start from: those of the task's own keys."""
+    for name, initial in node.initial.items():
+        keys, values = initial.rows()
+        keys = canonical_keys(keys, keys.schema.names)
+        groups = groups_of(hash_keys(keys), site.plan.max_parallelism)
+        mine = pa.array((groups >= site.groups.start) & (groups < site.groups.stop))
+        tables[name].put_many(keys.filter(mine), values.filter(mine))
+
+
 def write_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
     assert isinstance(node, logical.Write)
@@ -280,20 +314,22 @@ def open_states(op: Op, node: keyed.Keyed, site: Site) -> dict[str, Any]:
 
 def open_state(op: Op, layout: keyed.StateLayout, site: Site) -> KeyedTable | TimerTable:
     """One state as the snapshot left it."""
-    max_parallelism, found = site.plan.max_parallelism, handles(op, layout.name, site)
+    max_parallelism = site.plan.max_parallelism
+    groups = range(max_parallelism) if layout.broadcast else site.groups
+    found = handles(op, layout.name, site, groups)
     if layout.values is not None:
         spec = StateSpec(layout.name, layout.keys, layout.values, layout.route)
-        return KeyedTable.open(spec, site.groups, max_parallelism, found, site.files)
+        return KeyedTable.open(spec, groups, max_parallelism, found, site.files)
     floors = site.restored.floors.get(f"{op.name}/{layout.name}", ())
     return TimerTable.open(
         layout.keys, site.groups, max_parallelism, found, site.files, floors=floors, route_columns=layout.route
     )
 
 
-def handles(op: Op, state: str, site: Site) -> list[Handle]:
-    """The runs of one state that touch this task's key groups."""
+def handles(op: Op, state: str, site: Site, groups: range) -> list[Handle]:
+    """The runs of one state that touch these key groups."""
     every = [Handle.from_json(entry) for entry in site.restored.states.get(f"{op.name}/{state}", ())]
-    return [h for h in every if h.first_group < site.groups.stop and h.last_group >= site.groups.start]
+    return [h for h in every if h.first_group < groups.stop and h.last_group >= groups.start]
 
 
 BUILDERS: dict[str, Callable[[Op, Stage, Site], Operator]] = {
@@ -323,6 +359,7 @@ BUILDERS: dict[str, Callable[[Op, Stage, Site], Operator]] = {
     "window_top": top_op,
     "drop_duplicates": dedupe_op,
     "lookup": lookup_op,
+    "process": process_op,
     "write": write_op,
 }
 """The registry of operators: every kind the planner can ask for."""

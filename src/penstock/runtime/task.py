@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.operator import LATE, MAIN, Origin
+from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Origin
 from penstock.operators.time import AssignTime
 from penstock.operators.write import Write, conform
 from penstock.plan.logical import AssignTime as AssignTimeNode
@@ -118,6 +118,8 @@ class Task:
         self._times: dict[int, Minimum[object]] = {
             op.id: Minimum(entrances(stage, op.id), restored_time(op.name, site)) for op in stage.ops
         }
+        for op, edge in untimed(stage):
+            self._times[op].end(edge)
         self._open_inputs: dict[int, set[object]] = {op.id: set(entrances(stage, op.id)) for op in stage.ops}
         self._untold = {op for op, minimum in self._times.items() if minimum.time > TIME_MIN}  # restored times, not yet passed on
         self._sources = {op.name: op for op in stage.sources}
@@ -284,6 +286,9 @@ class Task:
         """The rows for each target task: by key group, order kept."""
         if exchange.keys is None:
             yield self.site.index, rows
+            return
+        if not exchange.keys:  # to every task
+            yield from ((target, rows) for target in range(self.site.parallelism))
             return
         if self.site.parallelism == 1:
             yield 0, rows
@@ -463,6 +468,16 @@ def entrances(stage: Stage, op: int) -> list[object]:
     upstream: list[object] = list(dict.fromkeys(link.source for link in stage.links if link.target == op))
     edges: list[object] = [("edge", e.id) for e in stage.incoming if e.target == op]
     return upstream + edges + ([SOURCES] if any(s.id == op for s in stage.sources) else [])
+
+
+def untimed(stage: Stage) -> list[tuple[int, object]]:
+    """Inputs that have no time where another input of the same operator has: they hold nobody back."""
+    timed = {e.target for e in stage.incoming if TIME_COLUMN in e.schema.names}
+    return [
+        (e.target, ("edge", e.id))
+        for e in stage.incoming
+        if e.keys == () and e.target in timed and TIME_COLUMN not in e.schema.names
+    ]
 
 
 def below(stage: Stage, op: int) -> set[int]:

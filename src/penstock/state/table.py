@@ -97,6 +97,9 @@ class KeyedTable:
         ([True, False], {'n': [2, None]})
     """
 
+    horizon: int = -(2**63)
+    """Rows that expire at or before this time are gone."""
+
     _index: dict[Any, int]
     _hash: Hashes
     _group: Groups
