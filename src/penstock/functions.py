@@ -313,7 +313,26 @@ def _record_decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tupl
                 return Failed(RowError(f"{one}: null, and {annotation.__name__} takes none. Annotate it: {one}: … | None"))
         return make(record)
 
-    return tuple(names), lambda columns, rows: map(decode_one, zip(*columns, strict=True))
+    direct = _takes_columns(annotation, schema)
+    checked = [names.index(one) for one in required]
+
+    def decode(columns: list[list[Any]], rows: int) -> Iterable[Any]:
+        if direct and not any(None in columns[index] for index in checked):
+            return map(annotation, *columns)
+        return map(decode_one, zip(*columns, strict=True))
+
+    return tuple(names), decode
+
+
+def _takes_columns(annotation: Any, schema: pa.Schema) -> bool:
+    """Whether instances can be made of values as they are, position by position, and nothing can go wrong: several times faster."""
+    if not dataclasses.is_dataclass(annotation) or hasattr(annotation, "__post_init__"):
+        return False
+    parameters: Any = getattr(annotation, "__dataclass_params__")  # noqa: B009 - mypy does not know it
+    plain = all(field.init and not field.kw_only for field in dataclasses.fields(annotation))
+    makers = ((name, instance_maker(hint)) for name, hint in record_hints(annotation).items())
+    as_is = all(m is _itself or (m is float and pa.types.is_floating(schema.field(n).type)) for n, m in makers)
+    return bool(parameters.init and "__init__" in vars(annotation) and plain and as_is)
 
 
 def _check_fits(name: str, column: pa.Field, field: pa.Field) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import types
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -25,6 +26,7 @@ TIME_FIELD = pa.field(TIME_COLUMN, pa.timestamp("us", tz="UTC"), nullable=False)
 CHANGE_FIELD = pa.field(CHANGE_COLUMN, pa.int8(), nullable=False)
 FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 SIDE = "side:"
+_SEVERAL = (types.GeneratorType, list)
 
 
 class Collected:
@@ -131,13 +133,14 @@ class RunContext(Context):
 
     def sent(self, found: Any) -> None:
         """What a callback returned: rows, a row, or nothing."""
-        self._check_key()
         main = self.main
         before = len(main.rows)
-        if isinstance(found, list | Iterator):
+        if type(found) in _SEVERAL or isinstance(found, list | Iterator):
             main.rows.extend(found)
         else:
             main.rows.append(found)
+        if self._scope.may_broadcast and len(main.rows) > before:
+            self._check_key()
         if self._timed:
             main.times.extend([self._stamp()] * (len(main.rows) - before))
 
