@@ -21,7 +21,7 @@ from penstock.runners.world import random_id
 from penstock.runtime.assemble import Site
 from penstock.runtime.task import Task, task_name
 from penstock.state.history import store as store_frozen
-from penstock.state.runs import Files
+from penstock.state.runs import Files, Handle
 
 ROUNDS = 50  # of the loop, before the coordinator gets a turn
 
@@ -193,10 +193,16 @@ def store_states(action: Store, files: Files, stamp: Stamp, fresh_id: Callable[[
     """Write frozen states under names nobody else writes; only pyarrow and file calls, so any thread may do it."""
     reach("store.before", action.epoch)
     try:
-        handles = {
-            key: store_frozen(frozen, files, lambda: state_path(stamp.term, stamp.attempt, action.epoch, fresh_id()))
-            for key, frozen in action.frozen.items()
-        }
+        handles: dict[str, list[Handle]] = {}
+        for key, frozen in action.frozen.items():
+            if handles:
+                reach("store.between", action.epoch)
+            handles[key] = store_frozen(
+                frozen,
+                files,
+                lambda: state_path(stamp.term, stamp.attempt, action.epoch, fresh_id()),
+                lambda: reach("compact.merged", action.epoch),
+            )
     except (PenstockError, OSError) as error:
         return StoreFailed(action.epoch, str(error))
     reach("store.after", action.epoch)
