@@ -12,7 +12,7 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src" / "penstock"
 
-LEAVES = {"errors", "schema", "localtime", "eventtime", "shapes", "windows", "triggers", "row", "functions", "folding"}
+LEAVES = {"errors", "schema", "localtime", "eventtime", "shapes", "windows", "triggers", "row", "functions", "folding", "policy"}
 
 MAY_IMPORT = {
     # package: what of ours it may import, besides `errors`
@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "row": {"schema"},
     "functions": {"schema", "row"},
     "folding": {"functions"},
+    "policy": {"eventtime"},
     "expr": {"schema", "eventtime"},
     "protocol": set(),
     "state": set(),
@@ -35,7 +36,7 @@ MAY_IMPORT = {
     "operators": {"expr", "state", "eventtime", "functions", "folding", "connectors", "windows", "triggers"},
     "plan": {"expr", "connectors", "state", "eventtime", "functions", "folding", "windows", "triggers"},
     "checkpoints": {"protocol", "state", "names"},
-    "api": {"plan", "names", "expr", "connectors", "eventtime", "schema", "functions", "folding", "windows", "triggers"},
+    "api": {"plan", "names", "expr", "connectors", "eventtime", "schema", "functions", "folding", "policy", "windows", "triggers"},
     "runtime": {"operators", "plan", "protocol", "state", "connectors", "windows", "triggers"},
     "runners": {"runtime", "checkpoints", "state", "connectors", "protocol", "plan", "eventtime", "api", "names"},
     "testing": {

@@ -36,6 +36,7 @@ from penstock.errors import ConfigError, JobError, PenstockError, PlanError, Res
 from penstock.expr import Expr, coalesce, col, concat, count, event_time, greatest, least, lit, struct, udf, when
 from penstock.expr import UserAggregate as Aggregate
 from penstock.functions import Row
+from penstock.policy import retry
 from penstock.runners.conductor import Restore, Status
 from penstock.runners.control import attach
 from penstock.runners.job import Job
@@ -83,6 +84,7 @@ __all__ = [
     "lit",
     "op",
     "pane",
+    "retry",
     "running",
     "session",
     "sliding",
