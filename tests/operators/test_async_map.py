@@ -120,7 +120,9 @@ def test_only_a_few_calls_are_under_way_and_the_rest_waits() -> None:
     assert [asked.number for asked in operator.asked()] == [0, 1]
     assert not operator.ready
     assert values(operator.on_results([Answer(1, 1)])) == []
-    assert operator.asked() == [], "in order, a row that is done and not sent counts too: what waits behind a slow call has a bound"
+    assert operator.asked() == [], (
+        "in order, a row that is done and not sent counts too: what waits behind a slow call has a bound"
+    )
     assert values(operator.on_results([Answer(0, 0)])) == [0, 1]
     assert [asked.number for asked in operator.asked()] == [2]
     assert operator.ready
@@ -335,7 +337,9 @@ def refused(build: Any) -> str:
 def test_what_cannot_be_meant_is_refused() -> None:
     p = pen.Pipeline("test")
     rows = hand(p)
-    assert refused(lambda: rows.map_async(lambda row: row)).startswith("map_async awaits what it is given, and <lambda> is no async")
+    assert refused(lambda: rows.map_async(lambda row: row)).startswith(
+        "map_async awaits what it is given, and <lambda> is no async"
+    )
     assert refused(lambda: rows.map_async(doubled, capacity=0)) == "capacity=0 lets no call begin. Write at least 1"
     assert "leaves no time to answer" in refused(lambda: rows.map_async(doubled, timeout="0s"))
     assert 'timeout=5 has no unit. Write: timeout="5s"' in refused(lambda: rows.map_async(doubled, timeout=5))

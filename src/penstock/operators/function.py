@@ -20,9 +20,7 @@ class RowMap(Operator):
     Output:  what it returns, with the hidden columns of the row it came from.
     """
 
-    def __init__(
-        self, name: str, function: RowFunction, errors: Errors, *, deletes: bool = False, attempts: int = 1
-    ) -> None:
+    def __init__(self, name: str, function: RowFunction, errors: Errors, *, deletes: bool = False, attempts: int = 1) -> None:
         super().__init__(name)
         self._function, self._errors, self._deletes, self._attempts = function, errors, deletes, attempts
 
