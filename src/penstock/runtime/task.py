@@ -426,8 +426,8 @@ class Task:
         answers: dict[int, list[Answer]] = defaultdict(list)
         for done in calls:
             answers[done.call[0]].append(Answer(done.call[1], done.result, done.error))
-        for op, some in answers.items():
-            for port, rows in self._callers[op].on_results(some):
+        for op, caller in self._callers.items():
+            for port, rows in caller.on_results(answers.get(op, ())):
                 yield from self._deliver(op, port, rows, None)
             yield from self._pass(op)
         if self._later and not self.calling:

@@ -375,6 +375,8 @@ class EpochTask:
     def play(self, inbox: Inbox) -> Iterator[pa.RecordBatch]:
         """The whole epoch. Yields when enough frames are there."""
         yield from self._tell(TimeReached(self._order.now if self._order.time_of_day is None else self._order.time_of_day))
+        if self._task.calling:
+            yield from self._tell(CallsDone(()))
         if self._task.stage.sources:
             yield from self._read()
         for channel in self._task.channels:
