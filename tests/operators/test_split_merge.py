@@ -102,8 +102,8 @@ async def divided(row: pen.Row) -> int:
 
 
 def async_map(p: pen.Pipeline, s: pen.Stream, to: Callable[[str], Collect]) -> None:
-    s.map_async(divided, capacity=3, on_error=pen.retry(2, then="dead-letter")).write(to("out"))
-    counts = s.with_watermark("at", delay="2s").map_async(divided, capacity=2, ordered=False, name="any", on_error="dead-letter")
+    s.map_async(divided, capacity=3).write(to("out"))
+    counts = s.with_watermark("at", delay="2s").map_async(divided, capacity=2, ordered=False, name="any")
     counts.key_by("value").window(pen.tumbling("10s")).aggregate(n=pen.count(), name="counts").write(to("counts"))
 
 

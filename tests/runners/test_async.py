@@ -45,6 +45,11 @@ async def score(order: Order) -> Scored:
     return Scored(order.id, order.k, order.id * 10)
 
 
+async def stamped(order: Order) -> Scored:
+    await asyncio.sleep(0.001)
+    return Scored(order.id, order.k, time.time_ns() // 1_000_000)
+
+
 async def behind_a_gate(order: Order, *, folder: str) -> Scored:
     """Waits while there is a gate, and writes down that it was called."""
     with open(f"{folder}/calls.log", "a") as log:
@@ -114,10 +119,10 @@ def test_answers_wake_the_job_at_once(out: Any) -> None:
         return Scored(order.id, order.k, 0)
 
     p = pen.Pipeline("orders")
-    p.read(sources.memory(ROWS, schema=SCHEMA)).map_async(soon, capacity=1).write(out)
+    p.read(sources.memory(ROWS * 5, schema=SCHEMA)).map_async(soon, capacity=1).write(out)
     began = time.monotonic()
     p.run(pen.Local(snapshot_every="10m"))
-    assert time.monotonic() - began < 1.0  # 60 calls, one after the other, of 1 ms
+    assert time.monotonic() - began < 4.0  # 300 calls of 1 ms, one after the other; who is not woken looks every 20 ms
 
 
 def test_calls_that_fail_or_take_too_long_are_repeated_and_then_set_aside(out: Any) -> None:
@@ -337,17 +342,21 @@ def test_a_continuous_job_is_woken_by_answers(out: Any, request: pytest.FixtureR
     spark = request.getfixturevalue("spark")
     by_value()
     p = pen.Pipeline("orders")
-    p.read(sources.memory(ROWS, schema=SCHEMA)).map_async(score, capacity=1).write(out)
+    p.read(sources.memory(ROWS, schema=SCHEMA)).map_async(stamped, capacity=1).write(out)
     job = p.run(pen.Continuous(spark, parallelism=1))
     assert [row["id"] for row in out.rows()] == list(range(60))
     assert job.status().restarts == 0
+    times = [row["score"] for row in out.rows()]
+    assert max(times) - min(times) < 3000  # 60 calls, one after the other; who is not woken looks every 100 ms
 
 
 @pytest.mark.spark
-def test_a_batch_waits_for_its_calls(out: Any, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+@pytest.mark.parametrize("runner", ["Batch", "MicroBatch", "Continuous"])
+def test_calls_before_and_behind_an_exchange(runner: str, out: Any, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     spark = request.getfixturevalue("spark")
     by_value()
     p = pen.Pipeline("orders")
-    read(p).map_async(score, capacity=5, ordered=False).write(out)
-    p.run(pen.Batch(spark, parallelism=2, storage=str(tmp_path)))
+    once = read(p).map_async(score, capacity=5, ordered=False).drop_duplicates("id", name="seen").select("id", "k")
+    once.map_async(score, capacity=2, name="again").write(out)
+    p.run(getattr(pen, runner)(spark, parallelism=2, storage=str(tmp_path)))
     assert ids(out) == list(range(60))
