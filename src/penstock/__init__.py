@@ -36,6 +36,7 @@ from penstock.errors import ConfigError, JobError, PenstockError, PlanError, Res
 from penstock.expr import Expr, coalesce, col, concat, count, event_time, greatest, least, lit, struct, udf, when
 from penstock.expr import UserAggregate as Aggregate
 from penstock.functions import Row
+from penstock.policy import retry
 from penstock.processing.function import Context, ProcessFunction, Timer
 from penstock.processing.states import (
     AggregatingState,
@@ -103,6 +104,7 @@ __all__ = [
     "lit",
     "op",
     "pane",
+    "retry",
     "running",
     "session",
     "sliding",

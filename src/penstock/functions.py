@@ -58,7 +58,7 @@ __all__ = [
     "instance_maker",
 ]
 
-_KINDS = ("map", "flat_map", "filter")
+_KINDS = ("map", "flat_map", "filter", "map_async")
 
 Errors = list[tuple[int, Exception]]
 Decoder = Callable[[list[list[Any]], int], Iterable[Any]]
@@ -117,13 +117,22 @@ class RowFunction:
         output, encode = encoder_for(spec, shown)
         return cls(name, kind, fn, columns, output, decode, encode)
 
-    def apply(self, batch: pa.RecordBatch) -> Applied:
-        """Run the function over the rows of `batch`."""
+    def apply(self, batch: pa.RecordBatch, attempts: int = 1) -> Applied:
+        """Run the function over the rows of `batch`; where it raises, up to `attempts` times."""
         values = self.decoder([to_values(batch.column(name)) for name in self.columns], batch.num_rows)
-        origin, results, errors = self._call(values)
+        origin, results, errors = self._call(values, attempts)
         if self.kind == "filter":
             rows = batch.select(self.output.names).take(pa.array(origin, pa.int64()))
             return Applied(rows.cast(self.output), np.array(origin, dtype=np.int64), errors)
+        return self.fit(origin, results, errors)
+
+    def arguments(self, batch: pa.RecordBatch) -> list[tuple[Any, Exception | None]]:
+        """For each row what the function is to get, or why that cannot be made."""
+        values = self.decoder([to_values(batch.column(name)) for name in self.columns], batch.num_rows)
+        return [(None, value.error) if type(value) is Failed else (value, None) for value in values]
+
+    def fit(self, origin: list[int], results: list[Any], errors: Errors) -> Applied:
+        """What calls returned as rows; those that do not fit are added to the errors."""
         try:
             rows = self._to_batch(results)
         except Exception:
@@ -142,12 +151,12 @@ class RowFunction:
         """One returned value as a value for each output column; a `RowError` if it has other columns."""
         return [column[0] for column in self.encoder([result])]
 
-    def _call(self, values: Iterable[Any]) -> tuple[list[int], list[Any], Errors]:
+    def _call(self, values: Iterable[Any], attempts: int) -> tuple[list[int], list[Any], Errors]:
         """What the function returned, the row each came from, and the rows for which it raised."""
         origin: list[int] = []
         results: list[Any] = []
         errors: Errors = []
-        function, kind = self.function, self.kind
+        function, kind = self.function if attempts == 1 else self._repeated(attempts), self.kind
         for index, value in enumerate(values):
             try:
                 if type(value) is Failed:
@@ -166,6 +175,22 @@ class RowFunction:
             except Exception as error:  # Whatever a user's function raises is an error of its row.
                 errors.append((index, error))
         return origin, results, errors
+
+    def _repeated(self, attempts: int) -> Callable[[Any], Any]:
+        """The function, called again if it raises. What a generator raises it raises while it is read, so it is read here."""
+        function, whole = self.function, self.kind == "flat_map"
+
+        def repeated(value: Any) -> Any:
+            for left in reversed(range(attempts)):
+                try:
+                    found = function(value)
+                    return _several(self.name, found) if whole else found
+                except Exception:
+                    if not left:
+                        raise
+            raise AssertionError("there is at least one attempt")
+
+        return repeated
 
     def _to_batch(self, results: list[Any]) -> pa.RecordBatch:
         columns = self.encoder(results)
@@ -225,11 +250,11 @@ def _returned(name: str, kind: str, returns: Any) -> Any:
             f"cannot tell what {name} returns.\n"
             f"  Use a function with a return annotation (-> Priced), or say it: .{kind}({name}, schema=float)"
         )
-    if kind == "map":
+    if kind in ("map", "map_async"):
         inner, optional = is_optional(returns)
         if optional and (inner is Row or is_record_class(inner)):
             raise PlanError(
-                f"{name} may return None, and map makes one row of each.\n  Use flat_map, which may give none, or filter"
+                f"{name} may return None, and {kind} makes one row of each.\n  Use flat_map, which may give none, or filter"
             )
         return returns
     args = typing.get_args(returns)

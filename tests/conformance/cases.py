@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -303,6 +304,41 @@ def view(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
     sides[0].join(sides[1], on="k", within="forever", how="full", name="view").write(**changes_to(out, "main"))
 
 
+@dataclass
+class Asked:
+    id: str
+    k: str
+    small: int
+    flag: bool
+
+
+@dataclass
+class Answered:
+    id: str
+    k: str
+    answer: int
+
+
+async def answered(row: Asked) -> Answered:
+    """Takes its time; for some rows there is no answer."""
+    await asyncio.sleep(0.0004 * row.small)
+    if row.small == 3 and row.flag:
+        raise ConnectionError(f"no answer for {row.id}")
+    return Answered(row.id, row.k, row.small * 2)
+
+
+def calls(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    rows = timed(inputs["events"])
+    policy = pen.retry(2, then="dead-letter", delay="1ms")
+    for name, ordered in (("main", True), ("any", False)):
+        answers = rows.map_async(answered, capacity=30, ordered=ordered, on_error=policy, name=f"{name}-answers")
+        answers.write(sinks.files(out / name, format="json"), name=name)
+        answers.key_by("k").window(pen.tumbling("5s")).aggregate(n=pen.count(), total="sum(answer)", name=f"{name}-counts").write(
+            sinks.files(out / f"{name}-counts", format="json"), name=f"{name}-counts"
+        )
+    p.dead_letters.write(sinks.files(out / "dead", format="json"), name="dead")
+
+
 CASES = [
     Case("windows", {"events": data.make(1)}, windows),
     Case("late", {"events": data.make(2, late_every=25)}, late),
@@ -323,4 +359,5 @@ CASES = [
     Case("joins", {"left": data.make(21, splits=2, rows=600), "right": data.make(22, splits=2, rows=600)}, joins),
     Case("view", {"left": data.make(23, splits=2, rows=600), "right": data.make(24, splits=2, rows=600)}, view, timers=False),
     Case("counted", {"events": data.make(18)}, counted, timers=False),
+    Case("async", {"events": data.make(25, rows=400)}, calls),
 ]

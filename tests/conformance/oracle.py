@@ -401,6 +401,25 @@ def check_view(inputs: Inputs, out: str) -> None:
     same({key: n for key, n in found.items() if n}, expected, "view")
 
 
+def check_async(inputs: Inputs, out: str) -> None:
+    rows = data.everything(inputs["events"])
+    failed = {r["id"] for r in rows if r["small"] == 3 and r["flag"]}
+    good = [r for r in rows if r["id"] not in failed]
+    assert len(failed) >= 50
+    windows = grouped(good, lambda r: (r["k"], window(r["at"], 5)))
+    for name in ("main", "any"):
+        answers = once(committed(f"{out}/{name}"), ("id",), ("k", "answer"), name)
+        same(answers, {(r["id"],): (r["k"], r["small"] * 2) for r in good}, name)
+        counts = once(committed(f"{out}/{name}-counts"), ("k", "window_start"), ("n", "total"), f"{name} counts")
+        expected = {key: (len(members), sum(r["small"] * 2 for r in members)) for key, members in windows.items()}
+        same(counts, expected, f"{name} counts")
+    letters = Counter((r["step"], r["error"], r["source"]) for r in committed(f"{out}/dead"))
+    expected_letters = {
+        (f"{name}-answers", f"ConnectionError: no answer for {i}", "events"): 1 for name in ("main", "any") for i in failed
+    }
+    same(dict(letters), expected_letters, "dead letters")
+
+
 def check(name: str, inputs: Inputs, out: str) -> None:
     """Whether what was committed under `out` is the answer of case `name`."""
     globals()[f"check_{name.replace('-', '_')}"](inputs, out)

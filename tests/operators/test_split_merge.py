@@ -97,6 +97,16 @@ def batches(p: pen.Pipeline, s: pen.Stream, to: Callable[[str], Collect]) -> Non
     s.map_batches(doubled, schema="twice double, up string").write(to("out"))
 
 
+async def divided(row: pen.Row) -> int:
+    return 10 // row.j
+
+
+def async_map(p: pen.Pipeline, s: pen.Stream, to: Callable[[str], Collect]) -> None:
+    s.map_async(divided, capacity=3).write(to("out"))
+    counts = s.with_watermark("at", delay="2s").map_async(divided, capacity=2, ordered=False, name="any")
+    counts.key_by("value").window(pen.tumbling("10s")).aggregate(n=pen.count(), name="counts").write(to("counts"))
+
+
 def time(p: pen.Pipeline, s: pen.Stream, to: Callable[[str], Collect]) -> None:
     s.with_watermark("at", delay="2s").select("s", when=pen.event_time()).write(to("out"))
 
@@ -329,6 +339,7 @@ KINDS |= {
     "forever_join": Kind(forever_join, {}, ("full", "counts")),
     "drop_duplicates": Kind(drop_duplicates, timed=True),
     "lookup": Kind(lookup),
+    "async_map": Kind(async_map, timed=True),
     "top": Kind(top, {"out": ("k", "rank"), "least": ("k", "b", "rank")}),
     "window_top": Kind(window_top, timed=True),
 }

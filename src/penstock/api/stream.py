@@ -6,12 +6,13 @@ Python value is a literal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.api import asynchronous
 from penstock.api import joins as joining
 from penstock.api.arguments import as_expr, at_line, keyword_exprs, named_exprs
 from penstock.api.keyed import KeyedStream, WindowedStream
@@ -28,6 +29,7 @@ from penstock.plan.dedupe import DropDuplicates
 from penstock.plan.explain import explain_node
 from penstock.plan.process import SIDE, Process
 from penstock.plan.top import WindowTop
+from penstock.policy import Policy, policy_of
 from penstock.schema import to_schema
 
 if TYPE_CHECKING:
@@ -67,23 +69,59 @@ class Stream:
 
     # Functions of one row.
 
-    def map(self, function: Callable[..., Any], *, schema: Any = None) -> Stream:
+    def map(self, function: Callable[..., Any], *, schema: Any = None, on_error: str | Policy | None = None) -> Stream:
         """Each row becomes what the function returns. Annotations say what it gets and gives; or `schema=`.
 
         `orders.map(euros)` with `def euros(order: Order) -> Priced`; `orders.map(lambda row: row.price * 2, schema=float)`.
+        `on_error`: what becomes of a row for which it raises, if not what the pipeline says: "fail", "dead-letter" or `pen.retry`.
         """
-        return self._rows(function, "map", schema)
+        return self._rows(function, "map", schema, on_error)
 
-    def flat_map(self, function: Callable[..., Any], *, schema: Any = None) -> Stream:
+    def flat_map(self, function: Callable[..., Any], *, schema: Any = None, on_error: str | Policy | None = None) -> Stream:
         """Each row becomes the rows the function yields: `def words(line: str) -> Iterator[str]`."""
-        return self._rows(function, "flat_map", schema)
+        return self._rows(function, "flat_map", schema, on_error)
 
-    def filter(self, condition: Expr | str | Callable[..., bool]) -> Stream:
+    def filter(self, condition: Expr | str | Callable[..., bool], *, on_error: str | Policy | None = None) -> Stream:
         """The rows for which a condition, or a function, is true."""
         if isinstance(condition, Expr | str):
             expr = at_line(lambda: as_expr(condition))
-            return self._then(logical.Filter(where=user_line(), input=self._node, condition=expr, on_error=self._on_error))
-        return self._rows(condition, "filter", None)
+            then = self._policy(on_error).then
+            return self._then(logical.Filter(where=user_line(), input=self._node, condition=expr, on_error=then))
+        return self._rows(condition, "filter", None, on_error)
+
+    def map_async(
+        self,
+        function: Callable[..., Awaitable[Any]],
+        *,
+        capacity: int = 100,
+        ordered: bool = True,
+        timeout: Any = "5s",
+        on_error: str | Policy | None = None,
+        schema: Any = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Each row becomes what an async function returns: `orders.map_async(score)` with `async def score(order: Order) -> Scored`.
+
+        For calls to outside services. Each row's result is sent once, but a call may be made more than once: rows whose results have
+        not been sent are part of snapshots, and after a restart their calls are made again. So a call should do no harm twice.
+
+        Args:
+            capacity: how many calls each task has under way at most. Beyond it the stream waits.
+            ordered: results in the order of the rows; False: as answers come, but never across a watermark.
+            timeout: a call without an answer after so long has failed.
+            on_error: what becomes of a row whose call fails, if not what the pipeline says: "fail", "dead-letter" or `pen.retry`.
+            name: by which savepoints find its rows in flight; if left out, the function's name.
+        """
+        return asynchronous.map_async(
+            self,
+            function,
+            capacity=capacity,
+            ordered=ordered,
+            timeout=timeout,
+            policy=self._policy(on_error),
+            schema=schema,
+            name=name,
+        )
 
     def map_batches(self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, schema: Any) -> Stream:
         """Each Arrow batch becomes what the function returns. The result must not depend on how rows are batched."""
@@ -325,9 +363,13 @@ class Stream:
     def _project(self, columns: list[tuple[str, Expr]]) -> Stream:
         return self._then(logical.Project(where=user_line(), input=self._node, columns=tuple(columns), on_error=self._on_error))
 
-    def _rows(self, function: Callable[..., Any], kind: str, schema: Any) -> Stream:
-        row_function = at_line(lambda: RowFunction.of(function, kind, self.schema, schema))
-        return self._then(logical.MapRows(where=user_line(), input=self._node, function=row_function, on_error=self._on_error))
+    def _policy(self, on_error: str | Policy | None) -> Policy:
+        return at_line(lambda: policy_of(on_error, self._pipeline.policy))
+
+    def _rows(self, function: Callable[..., Any], kind: str, schema: Any, on_error: str | Policy | None) -> Stream:
+        row_function, policy = at_line(lambda: RowFunction.of(function, kind, self.schema, schema)), self._policy(on_error)
+        common: dict[str, Any] = {"where": user_line(), "input": self._node, "on_error": policy.then, "attempts": policy.attempts}
+        return self._then(logical.MapRows(**common, function=row_function))
 
     def _moment(self, at: Expr | str | Callable[..., Any]) -> Expr | RowFunction:
         """What gives a row its time, or none."""

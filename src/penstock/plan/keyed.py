@@ -59,13 +59,26 @@ class StateLayout:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Keyed(Node):
-    """Base of steps that remember something per key."""
+class Stateful(Node):
+    """Base of steps that remember something."""
 
     name: str
     on_error: str = "fail"
 
     verb: ClassVar[str] = "this step"
+
+    def states(self) -> Sequence[StateLayout]:
+        """What a snapshot holds of it."""
+        raise NotImplementedError
+
+    def params(self) -> dict[str, Any] | None:
+        """What a snapshot must have been made with to fit: state of one window shape means nothing to another."""
+        return None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Keyed(Stateful):
+    """Base of steps that remember something per key."""
 
     @property
     def sides(self) -> tuple[tuple[Node, tuple[str, ...]], ...]:
@@ -75,14 +88,6 @@ class Keyed(Node):
     @property
     def inputs(self) -> tuple[Node, ...]:
         return tuple(node for node, _ in self.sides)
-
-    def states(self) -> Sequence[StateLayout]:
-        """What a snapshot holds of it."""
-        raise NotImplementedError
-
-    def params(self) -> dict[str, Any] | None:
-        """What a snapshot must have been made with to fit: state of one window shape means nothing to another."""
-        return None
 
     def partial(self) -> pa.Schema | None:
         """If rows are folded before they cross the exchange: what crosses it."""

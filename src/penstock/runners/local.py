@@ -167,7 +167,7 @@ def make_seats(conductor: Conductor, stamp: Stamp, start: StartPoint, files: Fil
             for target in ([index] if e.keys is None else range(parallelism))
         }
         inputs = [queues[channel.exchange, channel.source, index] for channel in task.channels]
-        seat = Seat(task, inputs=inputs, outlets=outlets, answer=answer, store=store, alignment=alignment)
+        seat = Seat(task, inputs=inputs, outlets=outlets, answer=answer, store=store, alignment=alignment, wake=conductor.wake)
         assign_splits(seat, conductor, start)
         seats.append(seat)
     return seats

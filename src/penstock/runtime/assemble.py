@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.connectors.connector import SinkContext
 from penstock.operators import (
     aggregate,
+    async_map,
     counting,
     dedupe,
     function,
@@ -35,6 +36,7 @@ from penstock.operators.operator import Errors, Operator
 from penstock.operators.reduce import Reduce
 from penstock.operators.write import Write
 from penstock.plan import joins, keyed, logical
+from penstock.plan.async_map import AsyncMap
 from penstock.plan.dedupe import DropDuplicates
 from penstock.plan.logical import DEAD_SCHEMA
 from penstock.plan.lookup import Lookup
@@ -69,6 +71,7 @@ class Site:
     job_dir: Path
     files: Files
     restored: Restored = Restored()
+    drains: bool = False  # whether its tasks end with each epoch, so that no call may outlive one
 
     @property
     def groups(self) -> range:
@@ -114,13 +117,20 @@ def split_op(op: Op, stage: Stage, site: Site) -> Operator:
 def rows_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
     assert isinstance(node, logical.MapRows)
-    return function.RowMap(op.name, node.function, op_errors(op), deletes=node.changes == "update")
+    return function.RowMap(op.name, node.function, op_errors(op), deletes=node.changes == "update", attempts=node.attempts)
 
 
 def batches_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
     assert isinstance(node, logical.MapBatches)
     return function.BatchMap(op.name, node.function, node.made)
+
+
+def async_op(op: Op, stage: Stage, site: Site) -> Operator:
+    node = op.node
+    assert isinstance(node, AsyncMap)
+    rules = async_map.Rules(node.capacity, node.ordered, node.timeout, node.attempts, node.delay)
+    return async_map.AsyncMap(op.name, node.function, rules, op_errors(op), open_states(op, node, site)["rows"])
 
 
 def time_op(op: Op, stage: Stage, site: Site) -> Operator:
@@ -307,7 +317,7 @@ def sink_context(node: logical.Write, lineage: str, uid: str, job_dir: Path) -> 
     return SinkContext(node.name, lineage, uid, job_dir, node.sink_schema, node.keys, node.changes, node.change)
 
 
-def open_states(op: Op, node: keyed.Keyed, site: Site) -> dict[str, Any]:
+def open_states(op: Op, node: keyed.Stateful, site: Site) -> dict[str, Any]:
     """The states of a step as the snapshot left them: tables and timers by name."""
     return {layout.name: open_state(op, layout, site) for layout in node.states()}
 
@@ -341,6 +351,7 @@ BUILDERS: dict[str, Callable[[Op, Stage, Site], Operator]] = {
     "split": split_op,
     "rows": rows_op,
     "batches": batches_op,
+    "async_map": async_op,
     "time": time_op,
     "partial": partial_op,
     "aggregate": aggregate_op,

@@ -7,6 +7,8 @@ Runners differ only in where events come from and who carries out the actions.
 2. A snapshot happens between events, never within one. Abandoning an iterator kills the attempt.
 3. Rows move depth first through the operators of the stage; what leaves the stage is an `Emit` per target task.
 4. Only this module calls operators.
+5. An operator that asks for calls (`AsyncMap`) keeps time and the end waiting behind its rows in flight. A barrier does not wait,
+   except where nobody will be there to answer: in tasks that end with the epoch (`Site.drains`), and once all input has ended.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.operators.async_map import Answer, AsyncMap
 from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Origin
 from penstock.operators.time import AssignTime
 from penstock.operators.write import Write, conform
@@ -35,6 +38,9 @@ from penstock.protocol.messages import (
     AdvanceTime,
     Arrived,
     Batch,
+    Call,
+    CallDone,
+    CallsDone,
     Completed,
     Decline,
     EdgeIdle,
@@ -131,14 +137,18 @@ class Task:
             int, dict[str, list[Any]]
         ] = {}  # epoch -> sink -> committables, until an epoch that holds them is published
         self._acks: dict[int, tuple[TaskAck, Mapping[str, Any]]] = {}
+        self._callers = {op: operator for op, operator in self._ops.items() if isinstance(operator, AsyncMap)}
+        for op, caller in self._callers.items():
+            caller.time = self._times[op].time
+        self._ending: set[int] = set()  # callers whose input has ended and whose rows in flight have not
+        self._later: list[Order] = []  # what waits until no row is in flight
         self._rows: dict[str, int] = defaultdict(int)
 
     def handle(self, event: Event) -> Iterator[Action]:
         """What to do now that this happened."""
         match event:
             case Arrived() | Trigger() | SourcesEnded():
-                for order in self._core.handle(event):
-                    yield from self._obey(order)
+                yield from self._obey_all(self._core.handle(event), event.input if isinstance(event, Arrived) else SOURCES)
             case Read(source, split, payload, position, bad):
                 yield from self._read(source, split, payload, position, bad)
             case SplitsAssigned(splits):
@@ -162,8 +172,13 @@ class Task:
                 self._prepared = {e: prepared for e, prepared in self._prepared.items() if e > epoch}
             case TimeReached(now):
                 yield from self._clock(now)
+            case CallsDone(calls):
+                yield from self._answered(calls)
             case Aborted():
                 pass  # what an aborted epoch prepared goes with the next
+        for op, caller in self._callers.items():
+            for asked in caller.asked():
+                yield Call((op, asked.number), asked.work, asked.timeout, asked.delay)
 
     def clock_of(self, source: str) -> AssignTimeNode | None:
         """How the splits of this source tell the time, if they do: the runner needs to know when they are idle or ahead."""
@@ -185,8 +200,23 @@ class Task:
 
     @property
     def ended(self) -> bool:
-        """Whether all input has ended."""
-        return self._core.ended
+        """Whether all input has ended, and no call is under way."""
+        return self._core.ended and not self.calling
+
+    @property
+    def calling(self) -> bool:
+        """Whether rows are in flight: calls are under way, or about to be."""
+        return any(caller.busy for caller in self._callers.values())
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can take rows. If not, it can take anything else."""
+        return all(caller.ready for caller in self._callers.values())
+
+    @property
+    def rows_max(self) -> int | None:
+        """How many rows it wants at a time, if it matters: those that wait for a call wait here, and in snapshots."""
+        return max((caller.capacity for caller in self._callers.values()), default=None)
 
     def watermark(self) -> int:
         """How far time is here, for people: the least of the stage's operators that have a time."""
@@ -220,6 +250,14 @@ class Task:
         return min(times, default=None)
 
     # Orders from the protocol.
+
+    def _obey_all(self, orders: Sequence[Order], input: int) -> Iterator[Action]:
+        for number, order in enumerate(orders):
+            if isinstance(order, Forward) and self.calling and (self.site.drains or self._core.ended):
+                self._later += [*orders[number:], Release(input)]
+                yield Hold(input)
+                return
+            yield from self._obey(order)
 
     def _obey(self, order: Order) -> Iterator[Action]:
         match order:
@@ -347,6 +385,10 @@ class Task:
         minimum = self._times[op]
         if op in self._clocks:
             return  # this operator makes time of its own
+        if op in self._callers:
+            self._callers[op].mark(minimum.time, idle=minimum.idle)
+            yield from self._pass(op)
+            return
         if not minimum.idle:
             for port, rows in self._ops[op].advance(minimum.time):
                 yield from self._deliver(op, port, rows, None)
@@ -372,10 +414,45 @@ class Task:
                 yield from self._deliver(op, port, rows, None)
         for port, rows in self._ops[op].end():
             yield from self._deliver(op, port, rows, None)
+        if op in self._callers and self._callers[op].busy:
+            self._ending.add(op)
+            return
+        yield from self._over(op)
+
+    def _over(self, op: int) -> Iterator[Action]:
         for link in self._outs.readers.get(op, ()):
             yield from self._end(link, op)
         for exchange in self._outs.leaving.get(op, ()):
             yield from self._send_all(exchange, End())
+
+    # Calls.
+
+    def _answered(self, calls: Sequence[CallDone]) -> Iterator[Action]:
+        answers: dict[int, list[Answer]] = defaultdict(list)
+        for done in calls:
+            answers[done.call[0]].append(Answer(done.call[1], done.result, done.error))
+        for op, caller in self._callers.items():
+            for port, rows in caller.on_results(answers.get(op, ())):
+                yield from self._deliver(op, port, rows, None)
+            yield from self._pass(op)
+        if self._later and not self.calling:
+            later, self._later = self._later, []
+            for order in later:
+                yield from self._obey(order)
+
+    def _pass(self, op: int) -> Iterator[Action]:
+        """Let time, rest and the end through where no row in flight is before them."""
+        caller = self._callers[op]
+        if caller.passed():
+            told: Minimum[object] = Minimum((), caller.time)
+            if caller.time > TIME_MIN:
+                yield from self._tell_time(op, told)
+            if caller.idle:
+                told.idle = True
+                yield from self._tell_time(op, told)
+        if op in self._ending and not caller.busy:
+            self._ending.discard(op)
+            yield from self._over(op)
 
     # Snapshots.
 
@@ -395,20 +472,24 @@ class Task:
             uid=self.site.uid,
             consumed=dict(self.consumed),
             splits=self._split_states(),
-            watermarks={op.name: self._times[op.id].time for op in self.stage.ops if self._ops[op.id].states},
+            watermarks={op.name: self._time_out(op.id) for op in self.stage.ops if self._ops[op.id].states},
             floors=floors,
             committables={
                 sink: [c for e in sorted(self._prepared) for c in self._prepared[e].get(sink, ())] for sink in prepared
             },
             wake_at=self.wake_at,
             counters=self.counters(),
-            ended=self._core.ended,
+            ended=self.ended,
         )
         if frozen:
             self._acks[epoch] = (ack, frozen)
             yield Store(epoch, frozen)
         else:
             yield Ack(epoch, ack)
+
+    def _time_out(self, op: int) -> int:
+        """How far time is for whoever reads an operator."""
+        return self._callers[op].time if op in self._callers else self._times[op].time
 
     def _split_states(self) -> dict[str, dict[str, Any]]:
         states: dict[str, dict[str, Any]] = {}

@@ -230,6 +230,7 @@ class Worker:
             store=self._store,
             poll_every=poll_every,
             alignment=self.alignment,
+            wake=self.wires.wake,
         )
         for channel, queue_ in zip(task.channels, inputs, strict=True):
             if channel.source != index:
