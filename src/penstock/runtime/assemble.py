@@ -39,7 +39,9 @@ from penstock.plan.logical import DEAD_SCHEMA
 from penstock.plan.lookup import Lookup
 from penstock.plan.physical import Op, PhysicalPlan, Stage
 from penstock.plan.top import Top, WindowTop
+from penstock.state.backend import Backend, Columnar, RocksDB
 from penstock.state.keygroups import group_range
+from penstock.state.rocksdb import RocksTable
 from penstock.state.runs import Files, Handle
 from penstock.state.table import KeyedTable, StateSpec
 from penstock.state.timers import TimerTable
@@ -67,6 +69,7 @@ class Site:
     job_dir: Path
     files: Files
     restored: Restored = Restored()
+    backend: Backend = Columnar()
 
     @property
     def groups(self) -> range:
@@ -282,7 +285,9 @@ def open_state(op: Op, layout: keyed.StateLayout, site: Site) -> KeyedTable | Ti
     """One state as the snapshot left it."""
     max_parallelism, found = site.plan.max_parallelism, handles(op, layout.name, site)
     if layout.values is not None:
-        spec = StateSpec(layout.name, layout.keys, layout.values, layout.route)
+        spec = StateSpec(layout.name, layout.keys, layout.values, layout.route, layout.expires)
+        if isinstance(site.backend, RocksDB):
+            return RocksTable.open(spec, site.groups, max_parallelism, found, site.files, settings=site.backend)
         return KeyedTable.open(spec, site.groups, max_parallelism, found, site.files)
     floors = site.restored.floors.get(f"{op.name}/{layout.name}", ())
     return TimerTable.open(
