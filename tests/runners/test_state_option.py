@@ -17,7 +17,7 @@ from penstock.testing import Simulated
 
 def counting() -> tuple[pen.Pipeline, Any]:
     p, out = pen.Pipeline("count"), sinks.memory("latest")
-    rows = [{"word": word} for word in "a b a c a b".split()]
+    rows = [{"word": word} for word in "abacab"]
     p.read(sources.memory(rows)).key_by("word").aggregate(n=pen.count(), name="counts").write(out)
     return p, out
 

@@ -22,23 +22,25 @@ TYPES: dict[pa.DataType, Any] = {
     pa.timestamp("us", "UTC"): st.integers(0, 2**40),
     pa.decimal128(20, 2): st.integers(-(10**17), 10**17).map(lambda n: decimal.Decimal(n).scaleb(-2)),
     pa.binary(3): st.binary(min_size=3, max_size=3),
-    pa.string(): st.text(max_size=5),
+    pa.string(): st.text("aé\0", max_size=5),
     pa.large_binary(): st.binary(max_size=5),
-    pa.string_view(): st.text(max_size=5),
-    pa.dictionary(pa.int32(), pa.string()): st.text(max_size=2),
+    pa.string_view(): st.text("aé\0", max_size=5),
+    pa.dictionary(pa.int32(), pa.string()): st.text("aé\0", max_size=2),
     pa.list_(pa.int64()): st.lists(st.none() | st.integers(0, 9), max_size=3),
-    pa.large_list(pa.string()): st.lists(st.text(max_size=2), max_size=3),
+    pa.large_list(pa.string()): st.lists(st.text("aé\0", max_size=2), max_size=3),
     pa.list_(pa.int64(), 2): st.lists(st.integers(0, 9), min_size=2, max_size=2),
-    pa.map_(pa.string(), pa.int64()): st.dictionaries(st.text(max_size=2), st.none() | st.integers(0, 9), max_size=2).map(
+    pa.map_(pa.string(), pa.int64()): st.dictionaries(st.text("aé\0", max_size=2), st.none() | st.integers(0, 9), max_size=2).map(
         lambda d: list(d.items())
     ),
     pa.struct([("a", pa.int64()), ("s", pa.string())]): st.fixed_dictionaries(
-        {"a": st.none() | st.integers(0, 9), "s": st.none() | st.text(max_size=2)}
+        {"a": st.none() | st.integers(0, 9), "s": st.none() | st.text("aé\0", max_size=2)}
     ),
     pa.struct([]): st.just({}),
     NESTED: st.lists(
         st.none()
-        | st.fixed_dictionaries({"a": st.none() | st.integers(0, 9), "b": st.none() | st.lists(st.text(max_size=2), max_size=2)}),
+        | st.fixed_dictionaries(
+            {"a": st.none() | st.integers(0, 9), "b": st.none() | st.lists(st.text("aé\0", max_size=2), max_size=2)}
+        ),
         max_size=3,
     ),
     pa.null(): st.none(),

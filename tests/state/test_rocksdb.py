@@ -43,8 +43,8 @@ def table_at(place: Path) -> RocksTable:
     return RocksTable(SPEC, ALL, 128, settings=RocksDB(cache="8MB", path=place))
 
 
-def test_snapshots_of_both_backends_are_the_same_bytes(tmp_path: Path) -> None:
-    rocks, columnar = table_at(tmp_path), KeyedTable(SPEC, ALL, 128)
+def test_snapshots_of_both_backends_are_the_same_bytes(fast_folder: Path) -> None:
+    rocks, columnar = table_at(fast_folder), KeyedTable(SPEC, ALL, 128)
     files = FilesInMemory()
     for epoch in range(12):
         written = []
@@ -59,8 +59,8 @@ def test_snapshots_of_both_backends_are_the_same_bytes(tmp_path: Path) -> None:
     rocks.close()
 
 
-def test_what_is_not_in_memory_is_found_in_the_copy(tmp_path: Path) -> None:
-    table = table_at(tmp_path)
+def test_what_is_not_in_memory_is_found_in_the_copy(fast_folder: Path) -> None:
+    table = table_at(fast_folder)
     table.put_many(keys(1, 2, 3), numbers(10, 20, None))
     table.freeze(1)
     table._empty()
@@ -73,23 +73,23 @@ def test_what_is_not_in_memory_is_found_in_the_copy(tmp_path: Path) -> None:
     table.close()
 
 
-def test_a_closed_table_leaves_nothing_behind(tmp_path: Path) -> None:
-    table = table_at(tmp_path)
-    assert len(folders(tmp_path)) == 1
+def test_a_closed_table_leaves_nothing_behind(fast_folder: Path) -> None:
+    table = table_at(fast_folder)
+    assert len(folders(fast_folder)) == 1
     table.close()
     table.close()
-    assert folders(tmp_path) == []
+    assert folders(fast_folder) == []
 
 
-def test_a_forgotten_table_leaves_nothing_behind(tmp_path: Path) -> None:
-    table = table_at(tmp_path)
-    assert len(folders(tmp_path)) == 1
+def test_a_forgotten_table_leaves_nothing_behind(fast_folder: Path) -> None:
+    table = table_at(fast_folder)
+    assert len(folders(fast_folder)) == 1
     del table
     gc.collect()
-    assert folders(tmp_path) == []
+    assert folders(fast_folder) == []
 
 
-def test_a_table_that_cannot_be_filled_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_cannot_be_filled_leaves_nothing_behind(fast_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = KeyedTable(SPEC, ALL, 128)
     table.put_many(keys(1), numbers(1))
     runs = table.freeze(1).runs
@@ -99,41 +99,41 @@ def test_a_table_that_cannot_be_filled_leaves_nothing_behind(tmp_path: Path, mon
 
     monkeypatch.setattr(RocksTable, "_write", full)
     with pytest.raises(OSError, match="no space"):
-        RocksTable(SPEC, ALL, 128, runs, settings=RocksDB(path=tmp_path))
+        RocksTable(SPEC, ALL, 128, runs, settings=RocksDB(path=fast_folder))
     gc.collect()
-    assert folders(tmp_path) == []
+    assert folders(fast_folder) == []
 
 
-def test_the_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_the_folder_of_a_killed_process_is_removed_by_the_next(fast_folder: Path) -> None:
     code = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
 from pathlib import Path
 from test_rocksdb import table_at
-table = table_at(Path({str(tmp_path)!r}))
+table = table_at(Path({str(fast_folder)!r}))
 os.kill(os.getpid(), 9)
 """
     subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
-    (left,) = folders(tmp_path)
-    with_owner = table_at(tmp_path)
-    (ours,) = folders(tmp_path)
+    (left,) = folders(fast_folder)
+    with_owner = table_at(fast_folder)
+    (ours,) = folders(fast_folder)
     assert ours != left
-    other = table_at(tmp_path)
-    assert len(folders(tmp_path)) == 2, "those whose owner lives stay"
+    other = table_at(fast_folder)
+    assert len(folders(fast_folder)) == 2, "those whose owner lives stay"
     with_owner.close()
     other.close()
 
 
-def test_without_a_path_it_is_among_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_without_a_path_it_is_among_temporary_files(fast_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(fast_folder))
     table = RocksTable(SPEC, ALL, 128)
-    assert len(folders(tmp_path)) == 1
+    assert len(folders(fast_folder)) == 1
     table.close()
 
 
-def test_expired_rows_leave_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_rows_leave_the_copy(fast_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rocksdb, "SWEEP_ROWS", 10)
-    table = table_at(tmp_path)
+    table = table_at(fast_folder)
     for epoch in range(100):
         table.put_many(keys(*range(epoch * 10, epoch * 10 + 10)), numbers(*[epoch + 3] * 10))
         table.horizon = epoch

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from files_in_memory import FilesInMemory
+from files_in_memory import FilesInMemory, memory_folder
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -76,7 +76,7 @@ class Tables(RuleBasedStateMachine):
         if self.hashes_max is not None:
             real, few = hash_keys, np.uint64(self.hashes_max)
             self.patch.setattr(keygroups, "hash_keys", lambda keys, seeds=None: real(keys, seeds) % few)
-        self.place = tempfile.TemporaryDirectory()
+        self.place = tempfile.TemporaryDirectory(dir=memory_folder())
         self.patch.setattr(tempfile, "tempdir", self.place.name)
         self.files = FilesInMemory()
         self.rows: dict[Key, Value] = {}

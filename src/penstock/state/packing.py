@@ -174,6 +174,8 @@ def _cells(array: pa.Array) -> list[bytes]:
         return texts if array.null_count == 0 else [text or b"" for text in texts]
     if pa.types.is_struct(type):
         return _packing(*(field.type for field in type)).pack(array.flatten(), len(array))
+    if not len(array):
+        return []
     offsets: list[int] = array.offsets.to_pylist()
     first, last = offsets[0], offsets[-1]
     values = array.values

@@ -70,21 +70,26 @@ class RocksTable(KeyedTable):
         self._pack_values = Packing(spec.values.types)
         self._cursor: bytes | None = None
         scratch = Scratch(settings.path)
+        try:
+            self._db = opened(scratch.path / "db", settings.cache_bytes)
+        except BaseException:
+            scratch.remove()
+            raise
         # Also if the table is not closed: when it is forgotten, or at the end of the process.
-        self._remove = weakref.finalize(self, scratch.remove)
-        self._db = opened(scratch.path / "db", settings.cache_bytes)
+        self._discard = weakref.finalize(self, discard, self._db, scratch)
         for batch in self.scan():
             self._write(batch)
 
     def close(self) -> None:
         """Remove the working copy."""
-        if self._remove.alive:
-            self._db.close()
-            self._remove()
+        if self._discard.alive:
+            self._discard()
+            del self._db
 
     def _search(self, keys: pa.RecordBatch, groups: Groups, hashes: Hashes) -> Iterator[tuple[Ints, list[pa.Array]]]:
         """What RocksDB says, which is what the runs say."""
-        found: list[bytes | None] = self._db.get(self._pack_keys.pack(keys.columns, keys.num_rows))  # type: ignore[assignment,arg-type]
+        asked: list[Any] = self._pack_keys.pack(keys.columns, keys.num_rows)
+        found: Any = self._db.get(asked)
         there = [row for row in found if row is not None]
         if there:
             hit = np.fromiter((row is not None for row in found), np.bool_, len(found))
@@ -133,9 +138,17 @@ def opened(path: Path, cache_bytes: int) -> Rdict:
 
     db = Rdict(str(path), _options(cache_bytes))
     unlogged = WriteOptions()
-    unlogged.disable_wal(True)
+    unlogged.disable_wal = True  # type: ignore[assignment,method-assign]  # its stub says that this is a method
     db.set_write_options(unlogged)
     return db
+
+
+def discard(db: Rdict, scratch: Scratch) -> None:
+    """Give up a database. A fork of our process has its own end, and nothing to give up."""
+    if scratch.ours:
+        # In good order it would first write out what is removed a moment later.
+        db.cancel_all_background(True)
+        scratch.remove()
 
 
 def _options(cache_bytes: int) -> Options:
@@ -182,11 +195,15 @@ class Scratch:
         self.path = unnamed.rename(place / unnamed.name.removeprefix("."))
         self._owner = os.getpid()
 
+    @property
+    def ours(self) -> bool:
+        """Whether this process made it."""
+        return os.getpid() == self._owner
+
     def remove(self) -> None:
-        """Let go of it. A fork of our process has its own end, and nothing to remove."""
-        if os.getpid() == self._owner:
-            shutil.rmtree(self.path, ignore_errors=True)
-            os.close(self._held)
+        """Let go of it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._held)
 
 
 def remove_abandoned(place: Path) -> None:
