@@ -54,8 +54,9 @@ def test_a_pipeline_counts_in_rocksdb_and_leaves_nothing_behind(runner: Any, tmp
 
 def test_a_failed_attempt_leaves_nothing_behind(tmp_path: Path) -> None:
     p = pen.Pipeline("fails")
-    rows = p.read(sources.memory([{"n": 0}])).key_by("n").aggregate(c=pen.count(), name="counts")
-    rows.map(fail, schema="n bigint").write(sinks.memory("nothing"))
+    rows = p.read(sources.memory([{"n": 0}]))
+    rows.key_by("n").aggregate(c=pen.count(), name="counts").write(sinks.memory("counts"))
+    rows.map(fail, schema="n bigint").write(sinks.memory("nothing"), name="nothing")
     with pytest.raises(pen.JobError):
         p.run(pen.Local(state=pen.RocksDB(path=tmp_path), restarts=1, backoff="1ms"))
     assert list(tmp_path.iterdir()) == []

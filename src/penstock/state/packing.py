@@ -2,9 +2,9 @@
 
 A row is a *head*, which has the same width in all rows, and a *tail*:
 
-    one byte per column, 1 if it is there | fixed-width values | uint32 length of each other value || those values…
+    prefix | one byte per column, 1 if it is there | fixed-width values | uint32 length of each other value || those values…
 
-1. Equal rows are equal bytes: what stands under a null is zeros. So packed keys can be looked up.
+1. The prefix is the caller's, to sort by. Equal rows are equal bytes: what stands under a null is zeros. So packed keys can be looked up.
 2. Fixed-width values stand as Arrow stores them, strings and binary as their bytes, a struct as the row of its fields. A
    list is empty bytes if it has no elements, else uint32 count, uint32 length of each element, elements as rows.
 3. All heads are one numpy array. Only joining heads to tails, and packing lists, costs a step in Python per row.
@@ -42,21 +42,24 @@ _LENGTH = np.dtype("<u4")
 class Packing:
     """How rows of columns of these types become bytes; PlanError if a type has no such form."""
 
-    def __init__(self, types: Sequence[pa.DataType]) -> None:
+    def __init__(self, types: Sequence[pa.DataType], prefix: np.dtype[Any] | None = None) -> None:
         self.types = tuple(types)
         self._storage = [_storage(type) for type in self.types]
         self._fixed = [_fixed_dtype(type) for type in self._storage]
         fields: list[Any] = [(str(i), _LENGTH if fixed is None else fixed) for i, fixed in enumerate(self._fixed)]
-        self._head = np.dtype([("there", np.bool_, (len(self.types),)), *fields]) if self.types else np.dtype([])
+        front: list[Any] = [] if prefix is None else [("prefix", prefix)]
+        self._head = np.dtype([*front, ("there", np.bool_, (len(self.types),)), *fields]) if self.types else np.dtype([])
         for type, fixed in zip(self._storage, self._fixed):
             if fixed is None:
                 _check(type)
 
-    def pack(self, arrays: Sequence[pa.Array], rows: int) -> list[bytes]:
-        """One bytes per row."""
+    def pack(self, arrays: Sequence[pa.Array], rows: int, prefix: Values | None = None) -> list[bytes]:
+        """One bytes per row; `prefix` if the packing has one."""
         if not self.types:
             return [b""] * rows
         heads = np.zeros(rows, self._head)
+        if prefix is not None:
+            heads["prefix"] = prefix
         tails: list[list[bytes]] = []
         for number, (given, storage, fixed) in enumerate(zip(arrays, self._storage, self._fixed, strict=True)):
             array = given if given.type == storage else given.cast(storage)

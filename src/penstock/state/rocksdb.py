@@ -6,12 +6,14 @@ on a disk of one's choice.
 
 1. RocksDB holds **what the runs say**, no more and no less: it is filled from them when the table is opened, and `freeze`
    writes the same changes to it that become the newest run. Changes since then are in the overlay.
-2. So overlay, deltas, history, scans and hashes are the columnar table's own code, and snapshots cannot differ.
-3. The working copy is scratch. It has no log, is never synced, belongs to one process, and is removed when the table is
+2. Keys begin with group and hash, so they are in the order of runs. What is written is sorted already, and what is asked for
+   is sorted first: that makes both several times faster.
+3. Overlay, deltas, history, scans and hashes are the columnar table's own code, and snapshots cannot differ.
+4. The working copy is scratch. It has no log, is never synced, belongs to one process, and is removed when the table is
    closed. A restart begins with an empty folder.
-4. A folder left by a process that was killed is removed by whoever next opens a table beside it. Each folder holds a file
+5. A folder left by a process that was killed is removed by whoever next opens a table beside it. Each folder holds a file
    that its owner has locked; the lock ends with the owner, however it ended.
-5. Rows that have expired are hidden by the horizon. `freeze` looks through some of the copy each time, more than was
+6. Rows that have expired are hidden by the horizon. `freeze` looks through some of the copy each time, more than was
    written, and deletes those it meets: what has expired takes at most about as much room as what has not.
 """
 
@@ -36,7 +38,7 @@ import pyarrow as pa
 from penstock.state.backend import RocksDB, require
 from penstock.state.columns import Ints, fixed_values
 from penstock.state.packing import Packing
-from penstock.state.runs import NEVER, OP, PUT, Groups, Hashes, Run, expired
+from penstock.state.runs import GROUP, HASH, NEVER, OP, PUT, Groups, Hashes, Run, expired
 from penstock.state.table import SLOTS_MAX, KeyedTable, StateSpec
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ SWEEP_ROWS = 1_000
 PREFIX, HELD = "penstock-rocksdb-", "held"
 _BUFFERS = 0.25  # of the cache: memory for writes that RocksDB has not sorted into files yet
 _FILES_OPEN_MAX = 256
+_PLACE = np.dtype([("group", ">u2"), ("hash", ">u8")])
 
 
 class RocksTable(KeyedTable):
@@ -66,7 +69,7 @@ class RocksTable(KeyedTable):
     ) -> None:
         super().__init__(spec, groups, max_parallelism, runs, slots_max=slots_max)
         require(settings)
-        self._pack_keys = Packing(spec.keys.types)
+        self._pack_keys = Packing(spec.keys.types, _PLACE)
         self._pack_values = Packing(spec.values.types)
         self._cursor: bytes | None = None
         scratch = Scratch(settings.path)
@@ -77,7 +80,7 @@ class RocksTable(KeyedTable):
             raise
         # Also if the table is not closed: when it is forgotten, or at the end of the process.
         self._discard = weakref.finalize(self, discard, self._db, scratch)
-        for batch in self.scan():
+        for batch in self._merged(self._history.runs, None):
             self._write(batch)
 
     def close(self) -> None:
@@ -88,18 +91,18 @@ class RocksTable(KeyedTable):
 
     def _search(self, keys: pa.RecordBatch, groups: Groups, hashes: Hashes) -> Iterator[tuple[Ints, list[pa.Array]]]:
         """What RocksDB says, which is what the runs say."""
-        asked: list[Any] = self._pack_keys.pack(keys.columns, keys.num_rows)
-        found: Any = self._db.get(asked)
-        there = [row for row in found if row is not None]
-        if there:
-            hit = np.fromiter((row is not None for row in found), np.bool_, len(found))
-            yield np.flatnonzero(hit), self._pack_values.unpack(there)
+        order = np.lexsort((hashes, groups))
+        asked: list[Any] = self._packed(keys.take(pa.array(order)), groups[order], hashes[order])
+        found = np.empty(len(order), np.dtype(object))
+        found[order] = np.fromiter(self._db.get(asked) or (), np.dtype(object), len(order))
+        hit = np.flatnonzero(found != None)  # noqa: E711 - of each row
+        if len(hit):
+            yield hit, self._pack_values.unpack(found[hit].tolist())
 
     def _frozen(self, changes: pa.RecordBatch) -> None:
         live = fixed_values(changes.column(OP)) == PUT
         self._write(changes.filter(pa.array(live)))
-        gone = changes.filter(pa.array(~live)).select(self.spec.keys.names)
-        self._delete(self._pack_keys.pack(gone.columns, gone.num_rows))
+        self._delete(self._keys_of(changes.filter(pa.array(~live))))
         self._sweep(max(SWEEP_ROWS, 2 * changes.num_rows))
 
     def _write(self, rows: pa.RecordBatch) -> None:
@@ -107,11 +110,20 @@ class RocksTable(KeyedTable):
 
         for start in range(0, rows.num_rows, BATCH_ROWS):
             part = rows.slice(start, BATCH_ROWS)
-            keys = self._pack_keys.pack(part.select(self.spec.keys.names).columns, part.num_rows)
+            keys = self._keys_of(part)
             values = self._pack_values.pack(part.select(self.spec.values.names).columns, part.num_rows)
             batch = WriteBatch(raw_mode=True)
             deque(map(batch.put, keys, values), maxlen=0)
             self._db.write(batch)
+
+    def _keys_of(self, rows: pa.RecordBatch) -> list[bytes]:
+        """The keys of rows of a run."""
+        return self._packed(rows.select(self.spec.keys.names), fixed_values(rows.column(GROUP)), fixed_values(rows.column(HASH)))
+
+    def _packed(self, keys: pa.RecordBatch, groups: Groups, hashes: Hashes) -> list[bytes]:
+        place = np.empty(keys.num_rows, _PLACE)
+        place["group"], place["hash"] = groups, hashes
+        return self._pack_keys.pack(keys.columns, keys.num_rows, place)
 
     def _delete(self, keys: list[bytes]) -> None:
         from rocksdict import WriteBatch

@@ -245,15 +245,16 @@ class KeyedTable:
         """All live rows (key and value columns) as of the call, by group and hash, in batches of bounded size."""
         changes = self._delta(self._dirty_slots(), keep_deleted=True)
         runs = (*([Run.of(changes)] if changes.num_rows else []), *self._history.runs)
-        return self._scan(runs, self._expiry)
+        columns = [*self.spec.keys.names, *self.spec.values.names]
+        return (batch.select(columns).replace_schema_metadata(None) for batch in self._merged(runs, self._expiry))
 
-    def _scan(self, runs: Sequence[Run], expiry: Expiry | None) -> Iterator[pa.RecordBatch]:
+    def _merged(self, runs: Sequence[Run], expiry: Expiry | None) -> Iterator[pa.RecordBatch]:
+        """The live rows of runs as one run would hold them, in batches."""
         if not runs:
             return
         counts = np.zeros(len(self.groups), np.int64)
         for run in runs:
             counts[run.first_group - self.groups.start :][: len(run.offsets) - 1] += np.diff(run.offsets)
-        columns = [*self.spec.keys.names, *self.spec.values.names]
         first, rows = self.groups.start, 0
         for group, count in zip(self.groups, counts.tolist()):
             rows += count
@@ -261,7 +262,7 @@ class KeyedTable:
                 if rows:
                     batch = merge_runs(runs, range(first, group + 1), drop_deletes=True, expiry=expiry)
                     if batch.num_rows:
-                        yield batch.select(columns).replace_schema_metadata(None)
+                        yield batch
                 first, rows = group + 1, 0
 
     # -- snapshots
@@ -339,7 +340,7 @@ class KeyedTable:
                     column.put(slots, array)
 
     def _search(self, keys: pa.RecordBatch, groups: Groups, hashes: Hashes) -> Iterator[tuple[Ints, list[pa.Array]]]:
-        """What the runs say: numbers of keys that are there, and their value columns."""
+        """What the runs say: numbers of keys that are there, ascending, and their value columns."""
         runs = self._history.runs
         which, where = find(runs, groups, hashes, keys)
         for position, run in enumerate(runs):
@@ -373,7 +374,7 @@ class KeyedTable:
         return groups, keygroups.hash_keys(keys.select(rest), routing) if rest else routing
 
     def _insert(self, asked: _Asked, rows: Ints, groups: Groups, hashes: Hashes) -> Ints:
-        """Make slots for the keys in these rows, which have none; the same key twice gets one."""
+        """Make slots for the keys in these rows (ascending), which have none; the same key twice gets one."""
         fresh = self._allocate(len(rows))
         listed = asked.list
         keys = listed if len(rows) == len(listed) else [listed[row] for row in rows.tolist()]
