@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import PlanError
+from penstock.errors import RunnerError
 from penstock.state.packing import Packing
 
 NESTED = pa.list_(pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))]))
@@ -81,5 +81,5 @@ def test_different_keys_are_different_bytes() -> None:
 
 @pytest.mark.parametrize("type", [pa.month_day_nano_interval(), pa.list_(pa.month_day_nano_interval())], ids=str)
 def test_a_type_without_bytes_is_refused(type: pa.DataType) -> None:
-    with pytest.raises(PlanError, match='state="columnar"'):
+    with pytest.raises(RunnerError, match='state="columnar"'):
         Packing([type])

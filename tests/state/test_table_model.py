@@ -258,7 +258,7 @@ class CollidingMixedTables(MixedTables):
 
 often = settings(max_examples=80, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # Each opens databases, some milliseconds at a time.
-seldom = settings(often, max_examples=20)
+seldom = settings(often, max_examples=40)
 TestTables = Tables.TestCase
 TestTables.settings = often
 TestCollidingTables = CollidingTables.TestCase

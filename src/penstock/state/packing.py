@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import PlanError
+from penstock.errors import RunnerError
 from penstock.state.columns import Bools, Ints, Values, fixed_array, fixed_values, slot_dtype, validity
 
 __all__ = ["Packing"]
@@ -40,7 +40,7 @@ _LENGTH = np.dtype("<u4")
 
 
 class Packing:
-    """How rows of columns of these types become bytes; PlanError if a type has no such form."""
+    """How rows of columns of these types become bytes; RunnerError if a type has no such form."""
 
     def __init__(self, types: Sequence[pa.DataType], prefix: np.dtype[Any] | None = None) -> None:
         self.types = tuple(types)
@@ -159,13 +159,13 @@ def _element(type: pa.DataType) -> pa.DataType:
 
 
 def _check(type: pa.DataType) -> None:
-    """PlanError if there are no bytes for a type."""
+    """RunnerError if there are no bytes for a type."""
     if pa.types.is_struct(type):
         _packing(*(field.type for field in type))
     elif _is_list(type):
         _packing(_element(type))
     elif not _is_text(type):
-        raise PlanError(f'state of type {type} cannot be kept in RocksDB. Use another type, or state="columnar"')
+        raise RunnerError(f'state of type {type} cannot be kept in RocksDB. Use another type, or state="columnar"')
 
 
 def _cells(array: pa.Array) -> list[bytes]:
