@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import RunnerError
@@ -47,6 +47,7 @@ TYPES: dict[pa.DataType, Any] = {
 }
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_what_comes_back_is_what_went_in(data: st.DataObject) -> None:
     types = data.draw(st.lists(st.sampled_from(list(TYPES)), max_size=4))
