@@ -17,7 +17,7 @@ The package, in the order data flows:
     runners      who drives the tasks: local, micro-batch, continuous, batch, simulated
     testing      what users test with, and what Penstock is tested with
 
-Importing this package loads neither pyspark nor a JVM; runners do so when they run.
+Importing this package loads neither pyspark nor a JVM nor RocksDB; runners do so when they run.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from penstock.runners.conductor import Restore, Status
 from penstock.runners.control import attach
 from penstock.runners.job import Job
 from penstock.runners.local import Local
+from penstock.state.backend import RocksDB
 from penstock.windows import WindowShape
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ __all__ = [
     "ReducingState",
     "Restore",
     "RestoreError",
+    "RocksDB",
     "Row",
     "RunnerError",
     "Sink",

@@ -48,7 +48,10 @@ EMITS = ("append", "update", "retract", "delta", "complete")
 
 @dataclass(frozen=True, slots=True)
 class StateLayout:
-    """One state of a step: a table of values by key, or timers. The first `route` key columns decide where a row lives."""
+    """One state of a step: a table of values by key, or timers. The first `route` key columns decide where a row lives.
+
+    `expires` names the value column (int64, µs) that says when a row is gone: see `state.table`.
+    """
 
     name: str
     keys: pa.Schema
@@ -142,9 +145,11 @@ class KeyedRows(Keyed):
         """The key columns as state knows them."""
         return [pa.field(f.name, canonical_type(f.type)) for f in self.by_fields]
 
-    def _layout(self, name: str, more: Sequence[pa.Field], values: Sequence[pa.Field] | None) -> StateLayout:
-        keys = self.state_keys
-        return StateLayout(name, pa.schema([*keys, *more]), None if values is None else pa.schema(list(values)), len(keys))
+    def _layout(
+        self, name: str, more: Sequence[pa.Field], values: Sequence[pa.Field] | None, *, expires: str | None = None
+    ) -> StateLayout:
+        keys, held = self.state_keys, None if values is None else pa.schema(list(values))
+        return StateLayout(name, pa.schema([*keys, *more]), held, len(keys), expires)
 
     def _keyed_text(self, what: str, window: str = "") -> str:
         keys = "all rows" if self.by == (ALL_COLUMN,) else f"key_by {', '.join(self.by)}"

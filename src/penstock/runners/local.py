@@ -9,6 +9,7 @@ from penstock.checkpoints.repository import state_path
 from penstock.checkpoints.storage import Store as FileStore
 from penstock.connectors.connector import Reader, SourceContext
 from penstock.errors import PenstockError, RowError
+from penstock.plan.physical import Stage
 from penstock.protocol import coordinator as c
 from penstock.protocol.messages import Aborted, Ack, Completed, Decline, SplitsAssigned, Stamp, Store, Stored, StoreFailed
 from penstock.runners.align import Alignment
@@ -38,11 +39,18 @@ class Local(Runner):
         storage: Any = None,
         keep: int | None = None,
         snapshot_every: Any = None,
+        state: Any = None,
         restarts: int | None = None,
         backoff: Any = None,
     ) -> None:
         super().__init__(
-            parallelism=parallelism, storage=storage, keep=keep, snapshot_every=snapshot_every, restarts=restarts, backoff=backoff
+            parallelism=parallelism,
+            storage=storage,
+            keep=keep,
+            snapshot_every=snapshot_every,
+            state=state,
+            restarts=restarts,
+            backoff=backoff,
         )
 
     def attempts(self, conductor: Conductor) -> LocalAttempts:
@@ -140,16 +148,14 @@ class LocalAttempts:
 
 def make_seats(conductor: Conductor, stamp: Stamp, start: StartPoint, files: Files, answer: Any, store: Any) -> list[Seat]:
     """All tasks of an attempt in one process, joined by queues."""
-    plan, parallelism = conductor.plan, conductor.parallelism
+    plan, parallelism, backend = conductor.plan, conductor.parallelism, conductor.options.state
     uids = {task_name(stage.id, i): conductor.world.fresh_id() for stage in plan.stages for i in range(parallelism)}
-    tasks = [
-        Task(
-            stage,
-            Site(plan, parallelism, i, stamp.lineage, uids[task_name(stage.id, i)], conductor.job_dir, files, start.restored),
-        )
-        for stage in plan.stages
-        for i in range(parallelism)
-    ]
+
+    def site(stage: Stage, i: int) -> Site:
+        uid = uids[task_name(stage.id, i)]
+        return Site(plan, parallelism, i, stamp.lineage, uid, conductor.job_dir, files, start.restored, backend=backend)
+
+    tasks = [Task(stage, site(stage, i)) for stage in plan.stages for i in range(parallelism)]
     queues: dict[tuple[int, int, int], Queue] = {}  # (exchange, from, to)
     for task in tasks:
         for channel in task.channels:

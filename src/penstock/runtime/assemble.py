@@ -43,7 +43,9 @@ from penstock.plan.lookup import Lookup
 from penstock.plan.physical import Op, PhysicalPlan, Stage
 from penstock.plan.process import Process
 from penstock.plan.top import Top, WindowTop
+from penstock.state.backend import Backend, Columnar, RocksDB
 from penstock.state.keygroups import canonical_keys, group_range, groups_of, hash_keys
+from penstock.state.rocksdb import RocksTable
 from penstock.state.runs import Files, Handle
 from penstock.state.table import KeyedTable, StateSpec
 from penstock.state.timers import TimerTable
@@ -72,6 +74,7 @@ class Site:
     files: Files
     restored: Restored = Restored()
     drains: bool = False  # whether its tasks end with each epoch, so that no call may outlive one
+    backend: Backend = Columnar()
 
     @property
     def groups(self) -> range:
@@ -328,7 +331,9 @@ def open_state(op: Op, layout: keyed.StateLayout, site: Site) -> KeyedTable | Ti
     groups = range(max_parallelism) if layout.broadcast else site.groups
     found = handles(op, layout.name, site, groups)
     if layout.values is not None:
-        spec = StateSpec(layout.name, layout.keys, layout.values, layout.route)
+        spec = StateSpec(layout.name, layout.keys, layout.values, layout.route, layout.expires)
+        if isinstance(site.backend, RocksDB):
+            return RocksTable.open(spec, groups, max_parallelism, found, site.files, settings=site.backend)
         return KeyedTable.open(spec, groups, max_parallelism, found, site.files)
     floors = site.restored.floors.get(f"{op.name}/{layout.name}", ())
     return TimerTable.open(

@@ -9,4 +9,7 @@ Read in this order:
 5. `history`    a state as a list of runs; freezing, storing, compacting.
 6. `table`      `KeyedTable`: values by key.
 7. `timers`     `TimerTable`: keys by due time.
+8. `backend`    which kind of table a run uses.
+9. `packing`    rows as bytes, and back.
+10. `rocksdb`   `RocksTable`: a `KeyedTable` with a working copy in RocksDB.
 """

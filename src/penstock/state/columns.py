@@ -147,9 +147,11 @@ class Column:
         return fixed_array(self.type, self.values[slots], valid)
 
     def clear(self, slots: Ints) -> None:
-        """Let go of the Python objects in these slots."""
+        """Make these slots null, and let go of Python objects in them."""
         if self._boxed:
             self.values[slots] = None
+        else:
+            self.valid[slots] = False
 
 
 class Comparer:

@@ -12,6 +12,8 @@ change is a newer run, and `merge_runs` makes one run of several. (Timer runs, k
    Rows outside the handle's groups do not exist.
 3. Two keys may share a hash. Equal hashes are candidates; equal key columns decide.
 4. Bytes are written once, under a name never used before, and only then named by a handle.
+5. A row may expire: it is gone once its `Expiry` says so, as if it had been deleted. No file is touched for that; a merge
+   leaves such rows out, or buries them where an older run may still hold the key.
 """
 
 from __future__ import annotations
@@ -31,19 +33,22 @@ import pyarrow as pa
 import xxhash
 
 from penstock.errors import CorruptError
-from penstock.state.columns import Bools, Comparer, Ints, Values, fixed_values, key_list
+from penstock.state.columns import Bools, Comparer, Ints, Values, fixed_values, key_list, validity
 
 __all__ = [
     "DELETE",
     "GROUP",
     "HASH",
+    "NEVER",
     "OP",
     "PUT",
+    "Expiry",
     "Files",
     "Handle",
     "Run",
     "checksum",
     "encode_run",
+    "expired",
     "find",
     "forget_validated",
     "merge_runs",
@@ -55,6 +60,9 @@ GROUP, HASH, OP = "__group", "__hash", "__op"
 PUT, DELETE = 1, 0
 FORMAT = {b"penstock.run": b"1"}
 """Schema metadata of every run. Another version is refused."""
+
+NEVER = int(np.iinfo(np.int64).min)
+"""Before all time: where no timer has fired, and nothing has expired."""
 
 Kind = Literal["run", "timers"]
 Groups = npt.NDArray[np.int32]
@@ -69,6 +77,14 @@ class Files(Protocol):
 
     def open(self, path: str) -> pa.Buffer:
         """The bytes of a file; may be mapped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """When rows are gone: those whose `column` (int64, µs) is at or before `horizon`. Null never expires."""
+
+    column: str
+    horizon: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,12 +355,20 @@ def find(runs: Sequence[Run], groups: Groups, hashes: Hashes, keys: pa.RecordBat
     return which, where
 
 
-def merge_runs(runs: Sequence[Run], groups: range, *, drop_deletes: bool) -> pa.RecordBatch:
+def expired(times: pa.Array, horizon: int) -> Bools:
+    """Which rows are gone, by their column of expiry times."""
+    gone: Bools = fixed_values(times) <= horizon
+    valid = validity(times)
+    return gone if valid is None else gone & valid
+
+
+def merge_runs(runs: Sequence[Run], groups: range, *, drop_deletes: bool, expiry: Expiry | None = None) -> pa.RecordBatch:
     """One sorted batch with the newest row of each key in `groups`.
 
     Args:
         runs: Newest first.
         drop_deletes: Leave out deleted keys. Only right if no older run could still hold a put of them.
+        expiry: Rows that are gone by it count as deleted.
     """
     assert runs, "there is nothing to merge"
     parts = [run.slice(groups) for run in runs]
@@ -353,9 +377,24 @@ def merge_runs(runs: Sequence[Run], groups: range, *, drop_deletes: bool) -> pa.
     # lexsort is stable, so of equal (group, hash) the newest comes first.
     order = np.lexsort((hashes, group.astype(np.int16)))
     keep = _newest(batch, order, (group[order], hashes[order]))
+    gone = None if expiry is None else expired(batch.column(expiry.column), expiry.horizon)
     if drop_deletes:
         keep &= fixed_values(batch.column(OP))[order] == PUT
-    return batch.take(pa.array(order[keep]))
+        if gone is not None:
+            keep &= ~gone[order]
+    rows = order[keep]
+    if drop_deletes or gone is None or not gone[rows].any():
+        return batch.take(pa.array(rows))
+    return _buried(batch, rows, gone[rows])
+
+
+def _buried(batch: pa.RecordBatch, rows: Ints, gone: Bools) -> pa.RecordBatch:
+    """These rows, those that are gone as tombstones."""
+    first_value = batch.schema.get_field_index(OP) + 1
+    ops = np.where(gone, DELETE, fixed_values(batch.column(OP))[rows]).astype(np.int8)
+    keys = [column.take(pa.array(rows)) for column in batch.columns[: first_value - 1]]
+    values = [column.take(pa.array(rows, mask=gone)) for column in batch.columns[first_value:]]
+    return pa.RecordBatch.from_arrays([*keys, pa.array(ops), *values], schema=batch.schema)
 
 
 def _newest(batch: pa.RecordBatch, order: Ints, sorted_by: tuple[Values, Values]) -> Bools:

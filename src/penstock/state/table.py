@@ -12,6 +12,9 @@ not in the overlay is searched in the runs, newest first, and kept in a slot fro
    window's state is found by (key, window start) but lives where the key lives.
 4. A table owns a range of groups. Rows of other groups, in runs shared with other tasks, do not exist for it.
 5. The list of runs is `history.py`'s: freeze, store and stored may overlap in any order.
+6. A row may say when it expires (`StateSpec.expires`). The operator raises the **horizon**; a row at or before it is gone
+   for readers at once, leaves the overlay at the next freeze, and the files when they are merged. What is seen never
+   depends on when that is, as long as the horizon does not fall: who restores a table raises it before the first read.
 
 A table without value columns is a set.
 """
@@ -23,7 +26,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +35,23 @@ from penstock.errors import PlanError
 from penstock.state import keygroups
 from penstock.state.columns import Bools, Column, Ints, batch_of, key_list
 from penstock.state.history import Frozen, History, reopen
-from penstock.state.runs import GROUP, HASH, OP, PUT, Files, Groups, Handle, Hashes, Run, find, merge_runs, run_schema
+from penstock.state.runs import (
+    GROUP,
+    HASH,
+    NEVER,
+    OP,
+    PUT,
+    Expiry,
+    Files,
+    Groups,
+    Handle,
+    Hashes,
+    Run,
+    expired,
+    find,
+    merge_runs,
+    run_schema,
+)
 
 __all__ = ["SLOTS_MAX", "KeyedTable", "StateSpec"]
 
@@ -48,16 +67,21 @@ class StateSpec:
     Args:
         keys: What a row is found by; canonical key types.
         route_columns: How many of the first key columns decide the key group; None for all.
+        expires: The value column (int64, µs) that says when a row is gone; None: rows stay until they are deleted.
     """
 
     name: str
     keys: pa.Schema
     values: pa.Schema
     route_columns: int | None = None
+    expires: str | None = None
 
     def __post_init__(self) -> None:
         assert len(self.keys) > 0, f"state {self.name!r} has no key columns"
         assert self.route_columns is None or 1 <= self.route_columns <= len(self.keys), "route_columns is out of range"
+        if self.expires is not None:
+            assert self.expires in self.values.names, f"state {self.name!r} has no value {self.expires!r} to expire by"
+            assert self.values.field(self.expires).type == pa.int64(), "rows expire at a number of microseconds"
         for field in self.keys:
             canonical = keygroups.canonical_type(field.type)
             if field.type != canonical:
@@ -97,9 +121,6 @@ class KeyedTable:
         ([True, False], {'n': [2, None]})
     """
 
-    horizon: int = -(2**63)
-    """Rows that expire at or before this time are gone."""
-
     _index: dict[Any, int]
     _hash: Hashes
     _group: Groups
@@ -124,6 +145,8 @@ class KeyedTable:
         self._schema = spec.schema
         self._values_schema = pa.schema(list(self._schema)[len(spec.keys) + 3 :])
         self._slots_max = slots_max
+        self._expires = -1 if spec.expires is None else spec.values.get_field_index(spec.expires)
+        self._horizon = self._cleared = NEVER
         runs = tuple(runs)
         assert all(run.first_group in groups and run.last_group in groups for run in runs), "a run of another task's groups"
         self._history = History(runs)
@@ -137,15 +160,36 @@ class KeyedTable:
         max_parallelism: int,
         handles: Iterable[Handle],
         files: Files,
-        *,
-        slots_max: int = SLOTS_MAX,
-    ) -> KeyedTable:
-        """The table that was stored as `handles`: newest first; lists of different old tasks one after the other."""
+        **options: Any,
+    ) -> Self:
+        """The table that was stored as `handles`: newest first; lists of different old tasks one after the other.
+
+        Args:
+            options: As for the table itself.
+        """
         mine = [handle for each in handles if (handle := each.within(groups)) is not None]
         assert all(handle.kind == "run" for handle in mine), "timers are not a table"
         schema = spec.schema
         runs = [reopen(handle, files, schema) for handle in mine]
-        return cls(spec, groups, max_parallelism, [run for run in runs if run.rows], slots_max=slots_max)
+        return cls(spec, groups, max_parallelism, [run for run in runs if run.rows], **options)
+
+    def close(self) -> None:
+        """Let go of what is outside Python's memory: here, nothing."""
+
+    @property
+    def horizon(self) -> int:
+        """Rows that expire at or before it are gone. It only rises: to set it lower changes nothing."""
+        return self._horizon
+
+    @horizon.setter
+    def horizon(self, time: int) -> None:
+        assert self.spec.expires is not None, f"rows of state {self.spec.name!r} do not expire"
+        self._horizon = max(self._horizon, time)
+
+    @property
+    def _expiry(self) -> Expiry | None:
+        expires = self.spec.expires
+        return None if expires is None or self._horizon == NEVER else Expiry(expires, self._horizon)
 
     @property
     def rows_estimate(self) -> int:
@@ -162,6 +206,8 @@ class KeyedTable:
             self._load(asked, hashes)
         found = slots >= 0
         found &= ~self._deleted[slots]
+        if self._horizon != NEVER:
+            found &= ~self._expired(slots)
         lost = None if found.all() else found
         arrays = [column.take(slots, lost) for column in self._values]
         return found, batch_of(self._values_schema, arrays, len(slots))
@@ -197,23 +243,24 @@ class KeyedTable:
         """All live rows (key and value columns) as of the call, by group and hash, in batches of bounded size."""
         changes = self._delta(self._dirty_slots(), keep_deleted=True)
         runs = (*([Run.of(changes)] if changes.num_rows else []), *self._history.runs)
-        return self._scan(runs)
+        columns = [*self.spec.keys.names, *self.spec.values.names]
+        return (batch.select(columns).replace_schema_metadata(None) for batch in self._merged(runs, self._expiry))
 
-    def _scan(self, runs: Sequence[Run]) -> Iterator[pa.RecordBatch]:
+    def _merged(self, runs: Sequence[Run], expiry: Expiry | None) -> Iterator[pa.RecordBatch]:
+        """The live rows of runs as one run would hold them, in batches."""
         if not runs:
             return
         counts = np.zeros(len(self.groups), np.int64)
         for run in runs:
             counts[run.first_group - self.groups.start :][: len(run.offsets) - 1] += np.diff(run.offsets)
-        columns = [*self.spec.keys.names, *self.spec.values.names]
         first, rows = self.groups.start, 0
         for group, count in zip(self.groups, counts.tolist()):
             rows += count
             if rows >= SCAN_ROWS or group == self.groups[-1]:
                 if rows:
-                    batch = merge_runs(runs, range(first, group + 1), drop_deletes=True).select(columns)
+                    batch = merge_runs(runs, range(first, group + 1), drop_deletes=True, expiry=expiry)
                     if batch.num_rows:
-                        yield batch.replace_schema_metadata(None)
+                        yield batch
                 first, rows = group + 1, 0
 
     # -- snapshots
@@ -222,20 +269,30 @@ class KeyedTable:
         """The state as of now, for `store`; costs what changed since the last time."""
         dirty = self._dirty_slots()
         if len(dirty):
+            if self._horizon != NEVER:
+                self._deleted[dirty] |= self._expired(dirty)
             # Where nothing is older there is nothing a tombstone could hide.
             changes = self._delta(dirty, keep_deleted=bool(self._history.runs))
             if changes.num_rows:
                 self._history.append(Run.of(changes))
+                self._frozen(changes)
             self._release(dirty[self._deleted[dirty]])
             self._dirty[dirty] = False
+        if self._horizon > self._cleared:
+            # Those still there are clean: the runs have them, and `_load` will not bring them back.
+            self._release(np.flatnonzero(self._expired(slice(self._used))))
+            self._cleared = self._horizon
         if len(self._index) > self._slots_max:
             self._empty()
-        merge = functools.partial(_merge, groups=self.groups)
+        merge = functools.partial(_merge, groups=self.groups, expiry=self._expiry)
         return self._history.freeze(epoch, kind="run", schema=self._schema, merge=merge)
 
     def stored(self, frozen: Frozen, handles: Sequence[Handle]) -> None:
         """`store(frozen)` returned these handles: refer to the files from now on."""
         self._history.stored(frozen, handles)
+
+    def _frozen(self, changes: pa.RecordBatch) -> None:
+        """These rows became the newest run: for those who keep a copy of what the runs say."""
 
     # -- slots
 
@@ -264,24 +321,35 @@ class KeyedTable:
 
     def _load(self, asked: _Asked, hashes: Hashes | None) -> None:
         """Bring keys that are only in runs into clean slots."""
-        runs = self._history.runs
-        if not runs:
+        if not self._history.runs:
             return
         missing = np.flatnonzero(asked.slots < 0)
         keys = asked.keys.take(pa.array(missing))
         groups, full = self._hashes(keys, None if hashes is None else hashes[missing])
-        which, where = find(runs, groups, full, keys)
+        for rows, arrays in self._search(keys, groups, full):
+            if self._horizon != NEVER:
+                alive = ~expired(arrays[self._expires], self._horizon)
+                rows, arrays = rows[alive], [array.filter(pa.array(alive)) for array in arrays]
+            if len(rows):
+                slots = self._insert(asked, missing[rows], groups[rows], full[rows])
+                for column, array in zip(self._values, arrays, strict=True):
+                    column.put(slots, array)
+
+    def _search(self, keys: pa.RecordBatch, groups: Groups, hashes: Hashes) -> Iterator[tuple[Ints, list[pa.Array]]]:
+        """What the runs say: numbers of keys that are there, ascending, and their value columns."""
+        runs = self._history.runs
+        which, where = find(runs, groups, hashes, keys)
         for position, run in enumerate(runs):
             hit = np.flatnonzero(which == position)
             hit = hit[run.ops[where[hit]] == PUT]
-            if not len(hit):
-                continue
-            # A key that was asked for twice gets one slot.
-            rows, first = np.unique(where[hit], return_index=True)
-            slots = self._insert(asked, missing[hit], groups[hit], full[hit])
-            values = run.batch.select(self.spec.values.names).take(pa.array(rows))
-            for column, array in zip(self._values, values.columns, strict=True):
-                column.put(slots[first], array)
+            if len(hit):
+                yield hit, run.batch.select(self.spec.values.names).take(pa.array(where[hit])).columns
+
+    def _expired(self, slots: Ints | slice) -> Bools:
+        """Which of these slots the horizon has passed. Slots that are free, or hold nothing yet, are null."""
+        times = self._values[self._expires]
+        gone: Bools = times.valid[slots] & (times.values[slots] <= self._horizon)
+        return gone
 
     def _add(self, asked: _Asked, missing: Ints, hashes: Hashes | None) -> None:
         """Give slots to keys that have none."""
@@ -302,7 +370,7 @@ class KeyedTable:
         return groups, keygroups.hash_keys(keys.select(rest), routing) if rest else routing
 
     def _insert(self, asked: _Asked, rows: Ints, groups: Groups, hashes: Hashes) -> Ints:
-        """Make slots for the keys in these rows, which have none; the same key twice gets one."""
+        """Make slots for the keys in these rows (ascending), which have none; the same key twice gets one."""
         fresh = self._allocate(len(rows))
         listed = asked.list
         keys = listed if len(rows) == len(listed) else [listed[row] for row in rows.tolist()]
@@ -372,5 +440,5 @@ class KeyedTable:
         self._asked = None
 
 
-def _merge(runs: Sequence[Run], *, groups: range, oldest: bool) -> pa.RecordBatch:
-    return merge_runs(runs, groups, drop_deletes=oldest)
+def _merge(runs: Sequence[Run], *, groups: range, expiry: Expiry | None, oldest: bool) -> pa.RecordBatch:
+    return merge_runs(runs, groups, drop_deletes=oldest, expiry=expiry)
