@@ -48,11 +48,14 @@ __all__ = [
     "forget_validated",
     "merge_runs",
     "open_run",
+    "parts_of",
     "run_schema",
 ]
 
 GROUP, HASH, OP = "__group", "__hash", "__op"
 PUT, DELETE = 1, 0
+MERGE_ROWS = 1 << 18
+"""About as many are merged at a time: it takes little memory beside the result, and keeps no other thread waiting for long."""
 FORMAT = {b"penstock.run": b"1"}
 """Schema metadata of every run. Another version is refused."""
 
@@ -235,10 +238,17 @@ def encode_run(batch: pa.RecordBatch) -> pa.Buffer:
     return sink.getvalue()
 
 
+_CHECKSUM_BYTES = 1 << 22
+"""At a time: xxhash keeps other threads waiting meanwhile, and a run may be large."""
+
+
 def checksum(data: pa.Buffer) -> str:
     """128 bits of XXH3: against accidents, not against malice."""
-    digest: str = xxhash.xxh3_128_hexdigest(data)
-    return digest
+    digest, view = xxhash.xxh3_128(), memoryview(data)
+    for start in range(0, len(view), _CHECKSUM_BYTES):
+        digest.update(view[start : start + _CHECKSUM_BYTES])
+    result: str = digest.hexdigest()
+    return result
 
 
 _VALIDATED_MAX = 16_384
@@ -347,8 +357,30 @@ def merge_runs(runs: Sequence[Run], groups: range, *, drop_deletes: bool) -> pa.
         drop_deletes: Leave out deleted keys. Only right if no older run could still hold a put of them.
     """
     assert runs, "there is nothing to merge"
+    merged = [_merge_part(runs, part, drop_deletes=drop_deletes) for part in parts_of(runs, groups, MERGE_ROWS)]
+    return pa.concat_batches(merged) if len(merged) > 1 else merged[0] if merged else runs[0].batch.slice(0, 0)
+
+
+def parts_of(runs: Sequence[Run], groups: range, rows_max: int) -> Iterator[range]:
+    """Neighbouring groups, of about `rows_max` rows together; groups without rows may be missing."""
+    counts = np.zeros(len(groups), np.int64)
+    for run in runs:
+        first, stop = max(run.first_group, groups.start), min(run.last_group + 1, groups.stop)
+        if first < stop:
+            offsets = run.offsets[first - run.first_group : stop - run.first_group + 1]
+            counts[first - groups.start : stop - groups.start] += np.diff(offsets)
+    first, rows = groups.start, 0
+    for group, count in zip(groups, counts.tolist()):
+        rows += count
+        if rows >= rows_max or group == groups[-1]:
+            if rows:
+                yield range(first, group + 1)
+            first, rows = group + 1, 0
+
+
+def _merge_part(runs: Sequence[Run], groups: range, *, drop_deletes: bool) -> pa.RecordBatch:
     parts = [run.slice(groups) for run in runs]
-    batch = pa.concat_batches([part for part in parts if part.num_rows] or parts[:1])
+    batch = pa.concat_batches([part for part in parts if part.num_rows])
     group, hashes = fixed_values(batch.column(0)), fixed_values(batch.column(1))
     # lexsort is stable, so of equal (group, hash) the newest comes first.
     order = np.lexsort((hashes, group.astype(np.int16)))
