@@ -157,7 +157,7 @@ def large(keys: int, folder: Path) -> dict[str, Any]:
         "restored, every file checked": f"{restore_s:.1f} s",
     }
     found = {"keys": keys, "peak_bytes": memory.peak, "changes": changes, "small": beside, "restore_s": restore_s}
-    return {**found, "figures": figures, "verified": not note, "note": note}
+    return {**found, "rates": {}, "figures": figures, "verified": not note, "note": note}
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ __all__ = [
     "forget_validated",
     "merge_runs",
     "open_run",
+    "order_of",
     "parts_of",
     "run_schema",
 ]
@@ -332,12 +333,36 @@ def _check_rows(batch: pa.RecordBatch, handle: Handle) -> None:
         raise ValueError("its rows are not sorted")
 
 
+def order_of(groups: Groups, hashes: Hashes) -> Ints:
+    """The rows by (group, hash), as a stable sort gives them: `np.lexsort((hashes, groups))`, several times faster.
+
+    numpy sorts 16 bits by counting. So the rows are sorted by 32 bits, the group and the first bits of the hash; the few that share
+    those and stand in the wrong order are sorted once more.
+    """
+    if not len(groups):
+        return np.empty(0, np.int64)
+    bits = int(groups.max()).bit_length()
+    assert bits <= 16, "groups fit 16 bits"
+    prefix = (groups.astype(np.uint32) << np.uint32(32 - bits)) | (hashes >> np.uint64(32 + bits)).astype(np.uint32)
+    order = np.argsort(prefix.astype(np.uint16), kind="stable")
+    order = order[np.argsort((prefix >> np.uint32(16)).astype(np.uint16)[order], kind="stable")]
+    prefix, sorted_hashes = prefix[order], hashes[order]
+    wrong = np.flatnonzero((prefix[1:] == prefix[:-1]) & (sorted_hashes[1:] < sorted_hashes[:-1]))
+    if len(wrong):
+        alike = np.unique(prefix[wrong])
+        starts = np.searchsorted(prefix, alike)
+        counts = np.searchsorted(prefix, alike, "right") - starts
+        rows = np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        order[rows] = order[rows][np.lexsort((sorted_hashes[rows], prefix[rows]))]
+    return order
+
+
 def find(runs: Sequence[Run], groups: Groups, hashes: Hashes, keys: pa.RecordBatch) -> tuple[Ints, Ints]:
     """Where the newest row of each key is: the position of its run in `runs` (-1: nowhere) and its row there."""
     which, where = np.full(len(hashes), -1, np.int64), np.full(len(hashes), -1, np.int64)
     comparer = Comparer(keys.columns)
     # Sorted once, the queries walk every run in the order of its pages.
-    todo = np.lexsort((hashes, groups))
+    todo = order_of(groups, hashes)
     for position, run in enumerate(runs):
         if not len(todo):
             break
@@ -382,8 +407,8 @@ def _merge_part(runs: Sequence[Run], groups: range, *, drop_deletes: bool) -> pa
     parts = [run.slice(groups) for run in runs]
     batch = pa.concat_batches([part for part in parts if part.num_rows])
     group, hashes = fixed_values(batch.column(0)), fixed_values(batch.column(1))
-    # lexsort is stable, so of equal (group, hash) the newest comes first.
-    order = np.lexsort((hashes, group.astype(np.int16)))
+    # The order is stable, so of equal (group, hash) the newest comes first.
+    order = order_of(group, hashes)
     keep = _newest(batch, order, (group[order], hashes[order]))
     if drop_deletes:
         keep &= fixed_values(batch.column(OP))[order] == PUT

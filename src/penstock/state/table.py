@@ -7,7 +7,7 @@ searched in the runs, newest first, and kept in a slot from then on.
 1. A slot is **clean** (equal to what the runs say) or **dirty**. A dirty slot may be **deleted**: a tombstone that
    hides older runs.
 2. `freeze` makes one run of the dirty slots. Then the runs say everything, and the overlay is only a cache: beyond
-   `slots_max` it is emptied.
+   `slots_max` it is emptied, when it is next used and not while a snapshot waits.
 3. A key belongs to its group by the hash of its first `route_columns` columns (all, unless the spec says otherwise): a
    window's state is found by (key, window start) but lives where the key lives.
 4. A table owns a range of groups. Rows of other groups, in runs shared with other tasks, do not exist for it.
@@ -30,7 +30,22 @@ from penstock.state import keygroups
 from penstock.state.columns import Bools, Ints, batch_of, grown
 from penstock.state.history import Frozen, History, reopen
 from penstock.state.index import Equal, Index
-from penstock.state.runs import GROUP, HASH, OP, PUT, Files, Groups, Handle, Hashes, Run, find, merge_runs, parts_of, run_schema
+from penstock.state.runs import (
+    GROUP,
+    HASH,
+    OP,
+    PUT,
+    Files,
+    Groups,
+    Handle,
+    Hashes,
+    Run,
+    find,
+    merge_runs,
+    order_of,
+    parts_of,
+    run_schema,
+)
 from penstock.state.texts import column_for
 
 __all__ = ["SLOTS_MAX", "KeyedTable", "StateSpec"]
@@ -103,6 +118,7 @@ class KeyedTable:
     _dirty: Bools
     _deleted: Bools
     _free: list[Ints]
+    _full: bool
     _asked: _Asked | None
 
     def __init__(
@@ -217,8 +233,7 @@ class KeyedTable:
                 self._history.append(Run.of(changes))
             self._release(dirty[self._deleted[dirty]])
             self._dirty[dirty] = False
-        if len(self._index) > self._slots_max:
-            self._empty()
+        self._full = len(self._index) > self._slots_max
         merge = functools.partial(_merge, groups=self.groups)
         return self._history.freeze(epoch, kind="run", schema=self._schema, merge=merge)
 
@@ -238,14 +253,17 @@ class KeyedTable:
         self._deleted = np.empty(0, np.bool_)
         self._free = []
         self._used = 0
+        self._full = False
         self._asked = None
         self._grow(_SLOTS_MIN)
 
     def _ask(self, keys: pa.RecordBatch, routing: Hashes | None) -> _Asked:
         """Where each key is in the overlay; -1 if it is not there."""
-        if self._asked is not None and self._asked.keys is keys:
+        if self._asked is not None and self._asked.keys is keys and not self._full:
             return self._asked
         assert keys.schema.types == self.spec.keys.types, f"keys are {keys.schema}, not {self.spec.keys}"
+        if self._full:
+            self._empty()
         count = self.spec.route_columns or len(self.spec.keys)
         if routing is None:
             routing = keygroups.hash_keys(keys.select(list(range(count))))
@@ -333,8 +351,7 @@ class KeyedTable:
         """The rows of these slots, sorted as a run."""
         if not keep_deleted:
             slots = slots[~self._deleted[slots]]
-        slots = slots[np.argsort(self._hash[slots])]
-        slots = slots[np.argsort(self._group[slots].astype(np.int16), kind="stable")]
+        slots = slots[order_of(self._group[slots], self._hash[slots])]
         live = ~self._deleted[slots]
         keys = [column.take(slots) for column in self._keys]
         values = [column.take(slots, live) for column in self._values]
