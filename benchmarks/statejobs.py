@@ -111,23 +111,24 @@ class TallyWriter(Writer):
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, resource.getrlimit(resource.RLIMIT_DATA)[1]))
         watch_pauses()
         self.rows = self.total = 0
-        self.first_at = self.last_at = 0.0
-        self.gap = 0.0
+        self.first_at = self.last_at = 0  # microseconds, as everything here that is written down
+        self.gap = self.cpu = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        now = time.time()
+        now = time.time_ns() // 1000
         if not self.first_at:
             self.first_at = self.last_at = now
+            self.cpu = time.process_time_ns() // 1000
         self.gap, self.last_at = max(self.gap, now - self.last_at), now
         self.rows += batch.num_rows
         self.total += pc.sum(batch.column("n")).as_py()
 
     def prepare(self, epoch: int) -> list[Json]:
-        times = {"first_at": self.first_at, "last_at": self.last_at, "gap_ms": self.gap * 1e3}
-        said = {"rows": self.rows, "total": self.total, "memory": memory_now(), "pauses_ms": list(PAUSES_MS), **times}
-        self.rows = self.total = 0
-        self.gap = 0.0
-        PAUSES_MS.clear()
+        times = {"first_at": self.first_at, "last_at": self.last_at, "gap": self.gap}
+        times |= {"cpu": time.process_time_ns() // 1000 - self.cpu, "process": os.getpid()}
+        said = {"rows": self.rows, "total": self.total, "memory": memory_now(), "pauses": list(PAUSES), **times}
+        self.rows = self.total = self.gap = 0
+        PAUSES.clear()
         return [said]
 
 
@@ -144,8 +145,8 @@ class TallyCommitter(Committer):
         return Verdict.DONE
 
 
-PAUSES_MS: list[float] = []
-"""What snapshots cost the thread of this process since they were last asked for."""
+PAUSES: list[int] = []
+"""Microseconds that snapshots cost the thread of this process, since they were last asked for."""
 
 
 @functools.cache
@@ -157,7 +158,7 @@ def watch_pauses() -> None:
         def call(*args: Any) -> Any:
             began = time.perf_counter()
             result = method(*args)
-            PAUSES_MS.append((time.perf_counter() - began) * 1e3)
+            PAUSES.append(round((time.perf_counter() - began) * 1e6))
             return result
 
         return call
@@ -177,6 +178,7 @@ class Counted:
 
     rows: int
     seconds: float  # from the first update to the last
+    cpu_s: float  # of all processes, all threads, from their first update on
     note: str
     commits: int
     memory: int
@@ -187,6 +189,11 @@ class Counted:
     def rate(self) -> float:
         """Updates per second."""
         return self.rows / self.seconds
+
+    @property
+    def cpu_ns(self) -> float:
+        """Processor time per update. Other work on the machine changes it little."""
+        return self.cpu_s / self.rows * 1e9
 
 
 def count(
@@ -205,14 +212,16 @@ def count(
     wanted = (source.keys * source.rounds, source.keys * source.rounds * (source.rounds + 1) // 2)
     note = "" if (rows, total) == wanted else f"{rows} updates with counts of {total} instead of {wanted[0]} with {wanted[1]}"
     wrote = [each for each in said if each["first_at"]]
+    cpu = {process: max(each["cpu"] for each in wrote if each["process"] == process) for process in {w["process"] for w in wrote}}
     return Counted(
         rows,
-        max(each["last_at"] for each in wrote) - min(each["first_at"] for each in wrote),
+        (max(each["last_at"] for each in wrote) - min(each["first_at"] for each in wrote)) / 1e6,
+        sum(cpu.values()) / 1e6,
         note,
         len(epochs),
         max(each["memory"] for each in said),
-        [pause for each in said for pause in each["pauses_ms"]],
-        max(each["gap_ms"] for each in said),
+        [pause / 1e3 for each in said for pause in each["pauses"]],
+        max(each["gap"] for each in said) / 1e3,
     )
 
 
@@ -229,7 +238,7 @@ def large(keys: int, runner: pen.Runner | None = None) -> dict[str, Any]:
     p50, p99 = np.percentile(found.pauses_ms, [50, 99]).round(1).tolist()
     figures = {
         "keys, each twice, in two tasks": f"{keys:,}",
-        "updates per second": f"{found.rate / 1e6:.2f}M",
+        "updates per second; processor time for one": f"{found.rate / 1e6:.2f}M; {found.cpu_ns:.0f} ns",
         "memory of a task's process, most at a snapshot (limit 4 GiB)": f"{found.memory / 2**20:,.0f} MiB",
         "snapshots": str(found.commits),
         "calls of `freeze` and `stored`: p50, p99, most": f"{p50} ms, {p99} ms, {max(found.pauses_ms):.1f} ms",
@@ -248,6 +257,7 @@ def snapshots(keys: int, rounds: int, runs: int, runner: Callable[[str], pen.Run
         for name, each in (("with", often), ("without", never)):
             found[name].append(count(Keys(keys, rounds), each))
     rate = {name: statistics.median(each.rate for each in counted) for name, counted in found.items()}
+    cpu = {name: statistics.median(each.cpu_ns for each in counted) for name, counted in found.items()}
     pauses = [pause for each in found["with"] for pause in each.pauses_ms]
     note = "; ".join({each.note for counted in found.values() for each in counted if each.note})
     figures = {
@@ -255,6 +265,7 @@ def snapshots(keys: int, rounds: int, runs: int, runner: Callable[[str], pen.Run
         "updates per second without snapshots": f"{rate['without'] / 1e6:.2f}M",
         "updates per second with snapshots every second": f"{rate['with'] / 1e6:.2f}M",
         "what is left": f"{rate['with'] / rate['without']:.0%}",
+        "processor time for an update, without and with": f"{cpu['without']:.0f} ns, {cpu['with']:.0f} ns",
         "snapshots in a run": str(min(each.commits for each in found["with"])),
         "calls of `freeze` and `stored`: p99, most": f"{np.percentile(pauses, 99):.1f} ms, {max(pauses):.1f} ms",
         "longest time without an update": (
@@ -262,4 +273,4 @@ def snapshots(keys: int, rounds: int, runs: int, runner: Callable[[str], pen.Run
         ),
     }
     rates = {f"a pipeline, {keys:,} keys, snapshots every second": round(rate["with"])}
-    return {"rates": rates, "rate": rate, "figures": figures, "verified": not note, "note": note}
+    return {"rates": rates, "rate": rate, "cpu_ns": cpu, "figures": figures, "verified": not note, "note": note}

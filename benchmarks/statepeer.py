@@ -1,7 +1,7 @@
 """The peer of keyed state: Spark's `transformWithState` from Python, with the RocksDB state store.
 
 A count per key: one `get` and one `update` for each key of a batch. Every batch holds the same keys, each once. Batches are large, so
-that what a batch costs in itself hardly counts; the first one, in which Python starts, is left out. The row form, not the pandas form:
+that what a batch costs in itself counts little; the first one, in which Python starts, is left out. The row form, not the pandas form:
 pandas would make a data frame per key. It needs the protobuf package, which Penstock does not.
 """
 

@@ -233,10 +233,17 @@ def run_schema(keys: pa.Schema, values: pa.Schema) -> pa.Schema:
 
 def encode_run(batch: pa.RecordBatch) -> pa.Buffer:
     """The bytes of the file: Arrow's own file format, uncompressed so that it can be used where it is mapped."""
-    sink = pa.BufferOutputStream()
+    measured = pa.MockOutputStream()
+    _write(batch, measured)
+    # All at once: growing by and by costs several times more, and twice the memory.
+    buffer = pa.allocate_buffer(measured.size())
+    _write(batch, pa.FixedSizeBufferWriter(buffer))
+    return buffer
+
+
+def _write(batch: pa.RecordBatch, sink: pa.NativeFile) -> None:
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return sink.getvalue()
 
 
 _CHECKSUM_BYTES = 1 << 22

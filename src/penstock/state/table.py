@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import PlanError
@@ -117,6 +118,8 @@ class KeyedTable:
     _group: Groups
     _dirty: Bools
     _deleted: Bools
+    _row: npt.NDArray[np.int32]
+    """Room to write down rows by slot; holds nothing between calls."""
     _free: list[Ints]
     _full: bool
     _asked: _Asked | None
@@ -181,9 +184,11 @@ class KeyedTable:
 
     def distinct(self, keys: pa.RecordBatch) -> bool:
         """Whether no key occurs twice, of keys that were put. Cheap for those that were put last."""
-        slots = np.sort(self._ask(keys, None).slots)
-        assert not len(slots) or slots[0] >= 0, "a key that was not put"
-        return bool((slots[1:] != slots[:-1]).all())
+        slots = self._ask(keys, None).slots
+        assert (slots >= 0).all(), "a key that was not put"
+        rows = np.arange(len(slots), dtype=np.int32)
+        self._row[slots] = rows  # of rows with the same slot the last stays, and the others find it there
+        return bool((self._row[slots] == rows).all())
 
     def put_many(self, keys: pa.RecordBatch, values: pa.RecordBatch, hashes: Hashes | None = None) -> None:
         """Set the values of keys; of a key that occurs twice the last row stays."""
@@ -251,6 +256,7 @@ class KeyedTable:
         self._group = np.empty(0, np.int32)
         self._dirty = np.empty(0, np.bool_)
         self._deleted = np.empty(0, np.bool_)
+        self._row = np.empty(0, np.int32)
         self._free = []
         self._used = 0
         self._full = False
@@ -343,6 +349,7 @@ class KeyedTable:
             column.grow(capacity)
         self._hash, self._group = grown(self._hash, capacity), grown(self._group, capacity)
         self._dirty, self._deleted = grown(self._dirty, capacity), grown(self._deleted, capacity)
+        self._row = np.empty(capacity, np.int32)
 
     def _dirty_slots(self) -> Ints:
         return np.flatnonzero(self._dirty[: self._used])
