@@ -303,3 +303,29 @@ def test_a_damaged_file_is_noticed_when_the_table_is_opened() -> None:
     forget_validated()
     with pytest.raises(CorruptError, match=handle.path):
         KeyedTable.open(COUNTS, ALL, 128, [handle], files)
+
+
+@pytest.mark.parametrize("rows", [100, 5_000])
+def test_small_and_large_batches_of_keys_agree(rows: int) -> None:
+    """Small ones are looked up in another way than large ones."""
+    table = KeyedTable(COUNTS, ALL, 128)
+    everything = ads(*range(5_000))
+    for start in range(0, 5_000, rows):
+        table.put_many(everything.slice(start, rows), counts(*range(start, start + rows)))
+    for some in (everything, everything.slice(17, 100), ads(4_999, 5_000, 0)):
+        for _ in range(2):
+            found, values = table.get_many(pa.record_batch(some.columns, schema=some.schema))
+            wanted = [key if key < 5_000 else None for key in some.column(0).to_pylist()]
+            assert values.column(0).to_pylist() == wanted
+            assert found.tolist() == [key is not None for key in wanted]
+    table.delete_many(everything.slice(0, 10))
+    assert not table.get_many(ads(*range(10)))[0].any()
+    table.put_many(ads(7_000, 7_001), counts(1, 2))  # in slots of deleted keys
+    assert table.get_many(ads(7_001, 3))[1].to_pydict() == {"n": [2, None]}
+
+
+def test_keys_that_were_put_are_distinct_or_not() -> None:
+    table = KeyedTable(COUNTS, ALL, 128)
+    for keys, distinct in ((ads(1, 2, 3), True), (ads(1, 2, 1), False), (ads(), True), (ads(None, None), False)):
+        table.put_many(keys, counts(*range(keys.num_rows)))
+        assert table.distinct(keys) == distinct

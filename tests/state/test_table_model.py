@@ -27,8 +27,10 @@ SPEC = StateSpec(
     pa.schema([("n", pa.int64()), ("s", pa.string())]),
     route_columns=1,
 )
-some_key = st.tuples(st.sampled_from(["a", "b", "c", "dd", "ee", "", None]), st.sampled_from([0, 1, None]))
-some_value = st.tuples(st.none() | st.integers(0, 5), st.sampled_from(["x", "", None]))
+some_key = st.tuples(
+    st.sampled_from(["a", "b", "c", "dd", "thirteen byte", "thirteen bytf", "", None]), st.sampled_from([0, 1, None])
+)
+some_value = st.tuples(st.none() | st.integers(0, 5), st.sampled_from(["x", "more than twelve bytes", "", None]))
 Key, Value = tuple[Any, ...], tuple[Any, ...]
 
 
@@ -66,9 +68,10 @@ class Tables(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.patch.undo()
 
-    @initialize(parallelism=st.integers(1, 4), slots_max=st.sampled_from([0, 3, 1_000]))
-    def start(self, parallelism: int, slots_max: int) -> None:
+    @initialize(parallelism=st.integers(1, 4), slots_max=st.sampled_from([0, 3, 1_000]), few=st.sampled_from([0, 3, 1_000]))
+    def start(self, parallelism: int, slots_max: int, few: int) -> None:
         self.slots_max = slots_max
+        self.patch.setattr(table_module, "_FEW", few)
         self.restore(parallelism)
 
     def opened(self, handles: list[Handle], parallelism: int) -> list[KeyedTable]:

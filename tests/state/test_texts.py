@@ -24,7 +24,8 @@ def test_a_column_holds_what_was_put_last(puts: list[list[tuple[int, str | None]
     column = column_for(type)
     column.grow(SLOTS // 2)
     column.grow(SLOTS)
-    model: list[str | None] = [None] * SLOTS
+    model: list[str | None] = [""] * SLOTS
+    column.put(np.arange(SLOTS), pa.array(model, pa.string()).cast(type))
     for rows in puts:
         # A slice, because arrays that do not start at 0 are where conversions go wrong.
         array = pa.array(["before", *(text for _, text in rows)], pa.string()).slice(1).cast(type)

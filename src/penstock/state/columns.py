@@ -78,12 +78,12 @@ def fixed_values(array: pa.Array, dtype: np.dtype[Any] | None = None) -> Values:
     return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
 
 
-def fixed_array(type: pa.DataType, values: Values, valid: Bools) -> pa.Array:
+def fixed_array(type: pa.DataType, values: Values, valid: Bools | None) -> pa.Array:
     """The Arrow column over `values`, which must not be written to afterwards."""
-    nulls = int(len(valid) - np.count_nonzero(valid))
-    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
+    nulls = 0 if valid is None else int(len(valid) - np.count_nonzero(valid))
+    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if valid is not None and nulls else None
     storage = np.packbits(values, bitorder="little") if values.dtype == np.dtype(np.bool_) else values
-    return pa.Array.from_buffers(type, len(valid), [bitmap, pa.py_buffer(storage)], nulls)
+    return pa.Array.from_buffers(type, len(values), [bitmap, pa.py_buffer(storage)], nulls)
 
 
 def batch_of(schema: pa.Schema, arrays: Sequence[pa.Array], rows: int) -> pa.RecordBatch:
@@ -126,13 +126,17 @@ class Given:
 
 
 class Column:
-    """One growable column of slots, written and read by arrays of slot numbers; of a fixed-width type. See `column_for`."""
+    """One growable column of slots, written and read by arrays of slot numbers; of a fixed-width type. See `column_for`.
+
+    What stands in a slot that was never written is arbitrary.
+    """
 
     def __init__(self, type: pa.DataType) -> None:
         self.type = type
         self.dtype = slot_dtype(type)
         self.values: Values = np.empty(0, self.dtype)
         self.valid: Bools = np.empty(0, np.bool_)
+        self._nulls = False  # whether a null was ever put: otherwise nobody needs to look at `valid`
 
     def grow(self, capacity: int) -> None:
         """Make room for slots below `capacity`."""
@@ -144,7 +148,7 @@ class Column:
         assert array.type == self.type, f"column holds {self.type}, was given {array.type}"
         given = self.given(array)
         self.values[slots] = given.values
-        self.valid[slots] = True if given.valid is None else given.valid
+        self._put_valid(slots, given)
 
     def take(self, slots: Ints, found: Bools | None = None) -> pa.Array:
         """Row i is what stands in `slots[i]`, or null where `found[i]` is False."""
@@ -161,13 +165,19 @@ class Column:
     def clear(self, slots: Ints) -> None:
         """Let go of what these slots hold, if it takes room elsewhere."""
 
-    def _valid(self, slots: Ints, found: Bools | None) -> Bools:
-        valid = self.valid[slots]
-        if found is not None:
-            valid &= found
-        return valid
+    def _put_valid(self, slots: Ints, given: Given) -> None:
+        self.valid[slots] = True if given.valid is None else given.valid
+        self._nulls |= given.valid is not None
+
+    def _valid(self, slots: Ints, found: Bools | None) -> Bools | None:
+        """Which of these slots are not null; None if all are."""
+        if not self._nulls:
+            return found
+        return self.valid[slots] if found is None else self.valid[slots] & found
 
     def _both_null_or(self, same: Bools, slots: Ints, given: Given, rows: Ints) -> Bools:
+        if not self._nulls and given.valid is None:
+            return same
         here = self.valid[slots]
         if given.valid is None:
             return same & here

@@ -1,8 +1,8 @@
 """`KeyedTable`: values by key. Changes in memory over immutable runs; a freeze costs what changed, not what is there.
 
 The overlay holds the keys in use: one numpy array per column, a row of them is a *slot*, and an index from key to slot.
-Whole batches of keys are read and written at once, without a step in Python per key. What is not in the overlay is
-searched in the runs, newest first, and kept in a slot from then on.
+Whole batches of keys are read and written at once, without a step in Python per key unless there are few. What is not in
+the overlay is searched in the runs, newest first, and kept in a slot from then on.
 
 1. A slot is **clean** (equal to what the runs say) or **dirty**. A dirty slot may be **deleted**: a tombstone that
    hides older runs.
@@ -21,6 +21,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +30,7 @@ import pyarrow as pa
 
 from penstock.errors import PlanError
 from penstock.state import keygroups
-from penstock.state.columns import Bools, Ints, batch_of, grown
+from penstock.state.columns import Bools, Ints, batch_of, grown, key_list
 from penstock.state.history import Frozen, History, reopen
 from penstock.state.index import Equal, Index
 from penstock.state.runs import (
@@ -54,6 +56,9 @@ __all__ = ["SLOTS_MAX", "KeyedTable", "StateSpec"]
 SLOTS_MAX = 1_000_000
 SCAN_ROWS = 65_536
 _SLOTS_MIN = 1_024
+_FEW = 512
+_NEAR_MAX = 16_384
+_NO_HASHES = np.empty(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,8 @@ class KeyedTable:
     """Room to write down rows by slot; holds nothing between calls."""
     _free: list[Ints]
     _full: bool
+    _near: dict[Any, int]
+    """The slots of keys that come in small batches, for which a step in Python per key is less than the index's steps."""
     _asked: _Asked | None
 
     def __init__(
@@ -260,6 +267,7 @@ class KeyedTable:
         self._free = []
         self._used = 0
         self._full = False
+        self._near = {}
         self._asked = None
         self._grow(_SLOTS_MIN)
 
@@ -270,14 +278,28 @@ class KeyedTable:
         assert keys.schema.types == self.spec.keys.types, f"keys are {keys.schema}, not {self.spec.keys}"
         if self._full:
             self._empty()
+        self._asked = self._search(keys, routing) if keys.num_rows > _FEW else self._search_few(keys, routing)
+        return self._asked
+
+    def _search(self, keys: pa.RecordBatch, routing: Hashes | None) -> _Asked:
         count = self.spec.route_columns or len(self.spec.keys)
         if routing is None:
             routing = keygroups.hash_keys(keys.select(list(range(count))))
         rest = list(range(count, len(self.spec.keys)))
         hashes = keygroups.hash_keys(keys.select(rest), routing) if rest else routing
         slots = self._index.find(hashes, self._equal_to(keys))
-        self._asked = _Asked(keys, routing, hashes, slots)
-        return self._asked
+        return _Asked(keys, routing, hashes, slots)
+
+    def _search_few(self, keys: pa.RecordBatch, routing: Hashes | None) -> _Asked:
+        listed = key_list(keys)
+        slots = np.fromiter(map(self._near.get, listed, repeat(-1)), np.int64, len(listed))
+        if (slots >= 0).all():
+            return _Asked(keys, _NO_HASHES, _NO_HASHES, slots)  # nothing is missing, so nobody will ask for the hashes
+        asked = self._search(keys, routing)
+        if len(self._near) > _NEAR_MAX:
+            self._near = {}
+        self._near.update((key, slot) for key, slot in zip(listed, asked.slots.tolist()) if slot >= 0)
+        return asked
 
     def _equal_to(self, keys: pa.RecordBatch) -> Equal:
         """What says whether `slots[i]` holds key `rows[i]` of these."""
@@ -370,6 +392,7 @@ class KeyedTable:
         if not len(slots):
             return
         self._index.remove(self._hash[slots], slots)
+        self._near = {}
         self._deleted[slots] = self._dirty[slots] = False
         self._give_back(slots)
         self._asked = None

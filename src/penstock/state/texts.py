@@ -60,7 +60,7 @@ class TextColumn(Column):
             words = words.copy()
             words[long, 1] = self._keep(array if len(long) == len(array) else array.take(pa.array(long)))
         self.values[slots] = words
-        self.valid[slots] = True if given.valid is None else given.valid
+        self._put_valid(slots, given)
 
     def take(self, slots: Ints, found: Bools | None = None) -> pa.Array:
         """Row i is what stands in `slots[i]`, or null where `found[i]` is False."""
@@ -79,7 +79,7 @@ class TextColumn(Column):
         long = np.flatnonzero(same & (_lengths(mine) > _INLINE))
         same &= mine[:, 1] == other[:, 1]
         if len(long):
-            views = self._views(slots[long], self.valid[slots[long]])
+            views = self._views(slots[long], self._valid(slots[long], None))
             compared = pc.equal(views.cast(self.type), given.array.take(pa.array(rows[long])))
             same[long] = compared.fill_null(False).to_numpy(zero_copy_only=False)
         return self._both_null_or(same, slots, given, rows)
@@ -88,8 +88,8 @@ class TextColumn(Column):
         """The bytes are of no more use."""
         self.values[slots] = 0
 
-    def _views(self, slots: Ints, valid: Bools) -> pa.Array:
-        bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    def _views(self, slots: Ints, valid: Bools | None) -> pa.Array:
+        bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
         buffers = [bitmap, pa.py_buffer(self.values.take(slots, axis=0)), *map(pa.py_buffer, self._chunks)]
         return pa.Array.from_buffers(self._view_type, len(slots), buffers)
 
