@@ -24,6 +24,7 @@ from penstock.state.runs import (
     forget_validated,
     merge_runs,
     open_run,
+    order_of,
     run_schema,
 )
 
@@ -272,3 +273,15 @@ def test_rows_outside_the_groups_of_a_handle_do_not_exist() -> None:
     which, where = find([run], np.array([0, 1], np.int32), np.array([5, 2], np.uint64), keys)
     assert which.tolist() == [-1, 0]
     assert where.tolist() == [-1, 2]
+
+
+@pytest.mark.parametrize("hash_bits", [0, 3, 30, 64])
+@pytest.mark.parametrize("groups_max", [1, 128, 32_768])
+def test_the_order_of_rows_is_a_stable_sort(hash_bits: int, groups_max: int) -> None:
+    random = np.random.default_rng(hash_bits)
+    groups = random.integers(0, groups_max, 5_000).astype(np.int32)
+    hashes = random.integers(0, 2**64, 5_000, dtype=np.uint64) >> np.uint64(min(64 - hash_bits, 63))
+    for rows in (0, 1, 5_000):
+        assert order_of(groups[:rows], hashes[:rows]).tolist() == np.lexsort((hashes[:rows], groups[:rows])).tolist()
+    crowded = hashes | np.uint64(0xFFFFFF << 40)  # all share their first bits
+    assert order_of(groups, crowded).tolist() == np.lexsort((crowded, groups)).tolist()

@@ -178,7 +178,7 @@ def test_slots_of_deleted_keys_are_used_again(kind: Kind) -> None:
         table.delete_many(batch)
         table.freeze(epoch)
     assert table._used <= 20
-    assert table._index == {}
+    assert len(table._index) == 0
 
 
 def test_the_same_batch_of_keys_may_be_used_across_a_freeze(kind: Kind) -> None:
@@ -198,7 +198,6 @@ def test_beyond_slots_max_the_overlay_is_emptied_and_nothing_is_lost(kind: Kind)
     table = kind(COUNTS, ALL, 128, slots_max=10)
     table.put_many(ads(*range(11)), counts(*range(11)))
     table.freeze(1)
-    assert table._index == {}
     found, values = table.get_many(ads(5, 5, 3, 99))
     assert found.tolist() == [True, True, True, False]
     assert values.to_pydict() == {"n": [5, 5, 3, None]}
@@ -305,3 +304,29 @@ def test_a_damaged_file_is_noticed_when_the_table_is_opened(kind: Kind) -> None:
     forget_validated()
     with pytest.raises(CorruptError, match=handle.path):
         kind.open(COUNTS, ALL, 128, [handle], files)
+
+
+@pytest.mark.parametrize("rows", [100, 5_000])
+def test_small_and_large_batches_of_keys_agree(rows: int, kind: Kind) -> None:
+    """Small ones are looked up in another way than large ones."""
+    table = kind(COUNTS, ALL, 128)
+    everything = ads(*range(5_000))
+    for start in range(0, 5_000, rows):
+        table.put_many(everything.slice(start, rows), counts(*range(start, start + rows)))
+    for some in (everything, everything.slice(17, 100), ads(4_999, 5_000, 0)):
+        for _ in range(2):
+            found, values = table.get_many(pa.record_batch(some.columns, schema=some.schema))
+            wanted = [key if key < 5_000 else None for key in some.column(0).to_pylist()]
+            assert values.column(0).to_pylist() == wanted
+            assert found.tolist() == [key is not None for key in wanted]
+    table.delete_many(everything.slice(0, 10))
+    assert not table.get_many(ads(*range(10)))[0].any()
+    table.put_many(ads(7_000, 7_001), counts(1, 2))  # in slots of deleted keys
+    assert table.get_many(ads(7_001, 3))[1].to_pydict() == {"n": [2, None]}
+
+
+def test_keys_that_were_put_are_distinct_or_not(kind: Kind) -> None:
+    table = kind(COUNTS, ALL, 128)
+    for keys, distinct in ((ads(1, 2, 3), True), (ads(1, 2, 1), False), (ads(), True), (ads(None, None), False)):
+        table.put_many(keys, counts(*range(keys.num_rows)))
+        assert table.distinct(keys) == distinct

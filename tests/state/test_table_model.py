@@ -30,8 +30,10 @@ SPEC = StateSpec(
     pa.schema([("n", pa.int64()), ("s", pa.string())]),
     route_columns=1,
 )
-some_key = st.tuples(st.sampled_from(["a", "b", "c", "dd", "ee", "", None]), st.sampled_from([0, 1, None]))
-some_value = st.tuples(st.none() | st.integers(0, 5), st.sampled_from(["x", "", None]))
+some_key = st.tuples(
+    st.sampled_from(["a", "b", "c", "dd", "thirteen byte", "thirteen bytf", "", None]), st.sampled_from([0, 1, None])
+)
+some_value = st.tuples(st.none() | st.integers(0, 5), st.sampled_from(["x", "more than twelve bytes", "", None]))
 some_kind = st.integers(0, 1)
 Key, Value = tuple[Any, ...], tuple[Any, ...]
 
@@ -95,9 +97,15 @@ class Tables(RuleBasedStateMachine):
     def model(self) -> Model:
         return Model(dict(self.rows), self.horizon)
 
-    @initialize(parallelism=st.integers(1, 4), kind=some_kind, slots_max=st.sampled_from([0, 3, 1_000]))
-    def start(self, parallelism: int, kind: int, slots_max: int) -> None:
+    @initialize(
+        parallelism=st.integers(1, 4),
+        kind=some_kind,
+        slots_max=st.sampled_from([0, 3, 1_000]),
+        few=st.sampled_from([0, 3, 1_000]),
+    )
+    def start(self, parallelism: int, kind: int, slots_max: int, few: int) -> None:
         self.slots_max = slots_max
+        self.patch.setattr(table_module, "_FEW", few)
         self.restore(parallelism, kind)
 
     def opened(self, handles: list[Handle], parallelism: int, horizon: int, kind: int) -> list[KeyedTable]:

@@ -337,7 +337,7 @@ class Task:
             return
         groups = groups_of(hash_keys(canonical_keys(rows, exchange.keys)), self.site.plan.max_parallelism)
         owners = owner(groups, self.site.parallelism, self.site.plan.max_parallelism)
-        order = np.argsort(owners, kind="stable")
+        order = np.argsort(owners.astype(np.int16), kind="stable")  # which numpy sorts by counting
         bounds = np.searchsorted(owners[order], np.arange(self.site.parallelism + 1))
         sorted_rows = rows.take(pa.array(order))
         for target in range(self.site.parallelism):

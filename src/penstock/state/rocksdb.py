@@ -89,7 +89,7 @@ class RocksTable(KeyedTable):
             self._discard()
             del self._db
 
-    def _search(self, keys: pa.RecordBatch, groups: Groups, hashes: Hashes) -> Iterator[tuple[Ints, list[pa.Array]]]:
+    def _stored_rows(self, keys: pa.RecordBatch, groups: Groups, hashes: Hashes) -> Iterator[tuple[Ints, list[pa.Array]]]:
         """What RocksDB says, which is what the runs say."""
         order = np.lexsort((hashes, groups))
         asked: list[Any] = self._packed(keys.take(pa.array(order)), groups[order], hashes[order])

@@ -53,11 +53,15 @@ __all__ = [
     "forget_validated",
     "merge_runs",
     "open_run",
+    "order_of",
+    "parts_of",
     "run_schema",
 ]
 
 GROUP, HASH, OP = "__group", "__hash", "__op"
 PUT, DELETE = 1, 0
+MERGE_ROWS = 1 << 18
+"""About as many are merged at a time: it takes little memory beside the result, and keeps no other thread waiting for long."""
 FORMAT = {b"penstock.run": b"1"}
 """Schema metadata of every run. Another version is refused."""
 
@@ -245,16 +249,30 @@ def run_schema(keys: pa.Schema, values: pa.Schema) -> pa.Schema:
 
 def encode_run(batch: pa.RecordBatch) -> pa.Buffer:
     """The bytes of the file: Arrow's own file format, uncompressed so that it can be used where it is mapped."""
-    sink = pa.BufferOutputStream()
+    measured = pa.MockOutputStream()
+    _write(batch, measured)
+    # All at once: growing by and by costs several times more, and twice the memory.
+    buffer = pa.allocate_buffer(measured.size())
+    _write(batch, pa.FixedSizeBufferWriter(buffer))
+    return buffer
+
+
+def _write(batch: pa.RecordBatch, sink: pa.NativeFile) -> None:
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return sink.getvalue()
+
+
+_CHECKSUM_BYTES = 1 << 22
+"""At a time: xxhash keeps other threads waiting meanwhile, and a run may be large."""
 
 
 def checksum(data: pa.Buffer) -> str:
     """128 bits of XXH3: against accidents, not against malice."""
-    digest: str = xxhash.xxh3_128_hexdigest(data)
-    return digest
+    digest, view = xxhash.xxh3_128(), memoryview(data)
+    for start in range(0, len(view), _CHECKSUM_BYTES):
+        digest.update(view[start : start + _CHECKSUM_BYTES])
+    result: str = digest.hexdigest()
+    return result
 
 
 _VALIDATED_MAX = 16_384
@@ -338,12 +356,36 @@ def _check_rows(batch: pa.RecordBatch, handle: Handle) -> None:
         raise ValueError("its rows are not sorted")
 
 
+def order_of(groups: Groups, hashes: Hashes) -> Ints:
+    """The rows by (group, hash), as a stable sort gives them: `np.lexsort((hashes, groups))`, several times faster.
+
+    numpy sorts 16 bits by counting. So the rows are sorted by 32 bits, the group and the first bits of the hash; the few that share
+    those and stand in the wrong order are sorted once more.
+    """
+    if not len(groups):
+        return np.empty(0, np.int64)
+    bits = int(groups.max()).bit_length()
+    assert bits <= 16, "groups fit 16 bits"
+    prefix = (groups.astype(np.uint32) << np.uint32(32 - bits)) | (hashes >> np.uint64(32 + bits)).astype(np.uint32)
+    order = np.argsort(prefix.astype(np.uint16), kind="stable")
+    order = order[np.argsort((prefix >> np.uint32(16)).astype(np.uint16)[order], kind="stable")]
+    prefix, sorted_hashes = prefix[order], hashes[order]
+    wrong = np.flatnonzero((prefix[1:] == prefix[:-1]) & (sorted_hashes[1:] < sorted_hashes[:-1]))
+    if len(wrong):
+        alike = np.unique(prefix[wrong])
+        starts = np.searchsorted(prefix, alike)
+        counts = np.searchsorted(prefix, alike, "right") - starts
+        rows = np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        order[rows] = order[rows][np.lexsort((sorted_hashes[rows], prefix[rows]))]
+    return order
+
+
 def find(runs: Sequence[Run], groups: Groups, hashes: Hashes, keys: pa.RecordBatch) -> tuple[Ints, Ints]:
     """Where the newest row of each key is: the position of its run in `runs` (-1: nowhere) and its row there."""
     which, where = np.full(len(hashes), -1, np.int64), np.full(len(hashes), -1, np.int64)
     comparer = Comparer(keys.columns)
     # Sorted once, the queries walk every run in the order of its pages.
-    todo = np.lexsort((hashes, groups))
+    todo = order_of(groups, hashes)
     for position, run in enumerate(runs):
         if not len(todo):
             break
@@ -371,11 +413,33 @@ def merge_runs(runs: Sequence[Run], groups: range, *, drop_deletes: bool, expiry
         expiry: Rows that are gone by it count as deleted.
     """
     assert runs, "there is nothing to merge"
+    merged = [_merge_part(runs, part, drop_deletes=drop_deletes, expiry=expiry) for part in parts_of(runs, groups, MERGE_ROWS)]
+    return pa.concat_batches(merged) if len(merged) > 1 else merged[0] if merged else runs[0].batch.slice(0, 0)
+
+
+def parts_of(runs: Sequence[Run], groups: range, rows_max: int) -> Iterator[range]:
+    """Neighbouring groups, of about `rows_max` rows together; groups without rows may be missing."""
+    counts = np.zeros(len(groups), np.int64)
+    for run in runs:
+        first, stop = max(run.first_group, groups.start), min(run.last_group + 1, groups.stop)
+        if first < stop:
+            offsets = run.offsets[first - run.first_group : stop - run.first_group + 1]
+            counts[first - groups.start : stop - groups.start] += np.diff(offsets)
+    first, rows = groups.start, 0
+    for group, count in zip(groups, counts.tolist()):
+        rows += count
+        if rows >= rows_max or group == groups[-1]:
+            if rows:
+                yield range(first, group + 1)
+            first, rows = group + 1, 0
+
+
+def _merge_part(runs: Sequence[Run], groups: range, *, drop_deletes: bool, expiry: Expiry | None) -> pa.RecordBatch:
     parts = [run.slice(groups) for run in runs]
-    batch = pa.concat_batches([part for part in parts if part.num_rows] or parts[:1])
+    batch = pa.concat_batches([part for part in parts if part.num_rows])
     group, hashes = fixed_values(batch.column(0)), fixed_values(batch.column(1))
-    # lexsort is stable, so of equal (group, hash) the newest comes first.
-    order = np.lexsort((hashes, group.astype(np.int16)))
+    # The order is stable, so of equal (group, hash) the newest comes first.
+    order = order_of(group, hashes)
     keep = _newest(batch, order, (group[order], hashes[order]))
     gone = None if expiry is None else expired(batch.column(expiry.column), expiry.horizon)
     if drop_deletes:
