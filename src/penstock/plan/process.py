@@ -40,6 +40,7 @@ class Process(Keyed):
     order: str | None = None
     emits: str = "append"  # how rows it sends relate to earlier ones
     initial: Mapping[str, Initial] = field(default_factory=dict)
+    wakes: tuple[str, str] | None = None  # the clock and name of a timer that keys with initial values start with
     kind = "process"
     verb = "process"
 
@@ -59,6 +60,12 @@ class Process(Keyed):
             raise self.error('order="event-time" needs event time. Write .with_watermark("at", delay="5s") before key_by')
         if self.order is not None and self.spec.by_batch:
             raise self.error('order="event-time" takes rows one by one, so it needs on_row instead of on_batch')
+        for name, state in self.spec.states.items():
+            if state.ttl is not None and state.clock == "event" and not self.main.timed:
+                raise self.error(
+                    f'state {name!r} has a ttl by event time, and this stream has none. Write clock="processing",'
+                    " or .with_watermark(…) before key_by"
+                )
         for output in (self.spec.schema, *(each.schema for each in self.spec.outputs.values())):
             for name in output.names:
                 check_column_name(name, self)
