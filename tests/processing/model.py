@@ -111,6 +111,8 @@ class Model:
         try:
             for command in commands:
                 self.do(key, what, command, time, moment, expiry)
+            if ["misfit"] in commands:  # known when what was sent is looked at
+                raise Failed("RowError")
         except Failed as error:
             self.keys[key] = before
             del self.sent[key][sent:]
@@ -147,12 +149,8 @@ class Model:
             case ["tell"] | ["emit"] | ["side"]:
                 text = self.text(state, what, time, expiry)
                 self.sent[key].append(("side" if command == ["side"] else "main", text, moment))
-            case ["draw"]:
-                pass
             case ["raise"]:
                 raise Failed("ValueError")
-            case ["misfit"]:
-                raise Failed("RowError")
 
     def set_timer(self, state: dict[str, Any], clock: str, name: str, at: int, moment: int, expiry: int) -> None:
         if clock in self.over:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import RowError
-from penstock.functions import Encoder, encoder_for
+from penstock.functions import Encoder
 from penstock.operators.named_timers import NamedTimers
 from penstock.operators.operator import CHANGE_COLUMN, MAIN, TIME_COLUMN, Out
 from penstock.processing.function import Context, Spec, check_timer, due_time, to_moment
@@ -95,10 +95,7 @@ class RunContext(Context):
         self._keys: list[Any] | None = None
         self._random: random.Random | None = None
         self.main = Collected(spec.schema, spec.encoder, timed=timed, signed=signed)
-        self.sides = {
-            name: Collected(output.schema, encoder_for(output.type, output.schema)[1], timed=timed)
-            for name, output in spec.outputs.items()
-        }
+        self.sides = {name: Collected(output.schema, output.encoder, timed=timed) for name, output in spec.outputs.items()}
 
     # -- for the operator
 

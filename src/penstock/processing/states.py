@@ -22,6 +22,7 @@ import pyarrow as pa
 from penstock.errors import PlanError, RowError
 from penstock.eventtime import micros
 from penstock.expr import Accumulators, Aggregate
+from penstock.functions import encoder_for
 from penstock.processing.values import ValueType, several, stored_values
 from penstock.schema import is_record_class, to_array, to_schema, to_values
 
@@ -126,8 +127,8 @@ class State:
     _kind: ValueType
 
     _table: Any = None
-    _scope: Scope
-    _values: list[Any] | None
+    _scope = Scope()
+    _values: list[Any] | None = None
     _expires: list[Any]
     _changed: set[int]
     _prepared: tuple[list[int], pa.RecordBatch | None, list[int]] | None
@@ -660,9 +661,9 @@ class Output:
     """A declared side output: `suspects = pen.Output(Payment)`, `ctx.emit(row, to=self.suspects)`, `stream.side("suspects")`."""
 
     def __init__(self, type: Any) -> None:
-        self.type = type
         self.name = ""
-        self.schema = to_schema(type)
+        # Read here, once: a worker may not know the modules that annotations speak of.
+        self.schema, self.encoder = encoder_for(type, to_schema(type))
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
