@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,7 @@ import penstock as pen
 from penstock import sinks, sources
 from penstock.errors import PlanError
 from penstock.processing.function import read_spec, row_type
+from processing.hands import Feed
 
 INPUT = pa.schema([("k", pa.string()), ("n", pa.int64())])
 
@@ -230,6 +233,49 @@ def test_a_step_that_cannot_work_is_refused(build: Plan, text: str) -> None:
     with pytest.raises(PlanError) as raised:
         build()
     assert text in str(raised.value)
+
+
+MODULE = """
+from __future__ import annotations
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+import penstock as pen
+
+@dataclass
+class Seen:
+    k: str | None
+    at: datetime
+
+class Last(NamedTuple):
+    at: datetime
+
+class Told(pen.ProcessFunction):
+    last = pen.ValueState(Last)
+    all = pen.ListState(Seen)
+    rules = pen.BroadcastState(str, Last)
+    side = pen.Output(Seen)
+
+    def on_row(self, row: Seen, ctx: pen.Context) -> Seen:
+        self.last.set(Last(row.at))
+        self.all.append(row)
+        ctx.emit(self.all.get()[0], to=self.side)
+        return Seen(row.k, self.last.get().at)
+
+    def on_broadcast(self, row: Seen, ctx: pen.Context) -> None:
+        self.rules.set("x", Last(row.at))
+"""
+
+
+def test_a_worker_need_not_know_what_annotations_speak_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("told")
+    monkeypatch.setitem(sys.modules, "told", module)
+    exec(MODULE, module.__dict__)
+    feed = Feed(module.Told(), second="broadcast")
+    del module.datetime  # as where a class came by value, without its module
+    feed.restore(2).rows(("a", 1, 7), to="right").rows(("a", 1, 5))
+    assert [row[0] for row in feed.sent() + feed.sent("side")] == ["a", "a"]
+    assert feed.dead() == []
 
 
 def test_a_step_is_explained() -> None:

@@ -253,6 +253,23 @@ def test_the_watermark_and_what_it_made_forget_are_the_same_after_a_restore() ->
     assert feed.rows(("a", 2, 6)).sent() == ["a 6.0 20.0 None it"], "it is late, and what expired before the watermark is gone"
 
 
+class Clock(pen.ProcessFunction):
+    brief = pen.ValueState(int, ttl="10s", clock="processing")
+
+    def on_row(self, row: pen.Row, ctx: pen.Context) -> str:
+        before = self.brief.get()
+        self.brief.set(row.n)
+        return f"{seconds(ctx.now)} {before}"
+
+
+def test_the_time_of_day_never_goes_back() -> None:
+    feed = Feed(Clock()).tick(100).rows(("a", 1, 0))
+    assert feed.tick(105).rows(("a", 2, 0)).sent() == ["100.0 None", "105.0 1"]
+    assert feed.restore(2).rows(("a", 3, 0)).sent() == ["105.0 2"]
+    assert feed.tick(50).rows(("a", 4, 0)).sent() == ["105.0 3"], "the clock of another machine is behind"
+    assert feed.tick(115).rows(("a", 5, 0)).sent() == ["115.0 None"]
+
+
 class Draws(pen.ProcessFunction):
     def on_row(self, row: pen.Row, ctx: pen.Context) -> Iterator[float]:
         if row.n:

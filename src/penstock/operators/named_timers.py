@@ -54,11 +54,6 @@ class NamedTimers:
         """When to look again."""
         return self._timers.next_due
 
-    @property
-    def floor(self) -> int:
-        """How far this clock is: in the key group that is furthest."""
-        return self._timers.floor_max
-
     def begin(self) -> None:
         """Other keys now."""
         self._changed, self._floors, self._firing = {}, None, None

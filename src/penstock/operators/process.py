@@ -117,7 +117,7 @@ class Process(Operator):
                 ordered=ordered and clock == "event",
             )
             for clock in ("event", "processing")
-            if f"{clock}-due" in tables
+            if f"{clock}-timers" in tables
         }
         self._buffer = RowBuffer(tables["order-buckets"], tables["order-rows"]) if ordered else None
         self._due = tables["order-due"] if ordered else None
@@ -127,7 +127,8 @@ class Process(Operator):
         )
         self._opened = False
         self.clocked = True  # `ctx.now`
-        self.now = max([self.now, *(clock.floor for n, clock in self._clocks.items() if n == "processing")])
+        self._day = tables["processing-due"]  # how far the clock was, also if there are no timers
+        self.now = max(self.now, self._day.floor_max)
 
     # -- rows
 
@@ -284,6 +285,8 @@ class Process(Operator):
             self._expire("processing", now)
         if "processing" in self._clocks:
             yield from self._fire("processing", now)
+        else:
+            self._day.advance(now)
 
     @property
     def wake_at(self) -> int | None:

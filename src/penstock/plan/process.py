@@ -18,6 +18,7 @@ from penstock.state.keygroups import canonical_type
 
 TIMER = "__timer"
 DRAWS, ROWS, BUCKETS, DUE = "random-draws", "order-rows", "order-buckets", "order-due"
+CLOCK = "processing-due"
 """Names with a hyphen: no state that a user declares can have one."""
 ORDERS = ("event-time",)
 SIDE = "side:"
@@ -118,8 +119,10 @@ class Process(Keyed):
         for name, broadcast in self.spec.broadcasts.items():
             key = pa.field("key", canonical_type(broadcast.key_field.type))
             layouts.append(StateLayout(name, pa.schema([key]), pa.schema([broadcast.value_field]), 1, broadcast=True))
-        if self.spec.timers:
-            timer = [pa.field(TIMER, pa.string())]
+        timer = [pa.field(TIMER, pa.string())]
+        if not self.spec.timers:
+            layouts.append(self._layout(CLOCK, timer, None))  # holds none, but knows how far the clock was
+        else:
             values = [pa.field("due", _INT, nullable=False), pa.field("at", _INT, nullable=False), pa.field("time", _INT)]
             for clock in ("event", "processing") if self.main.timed else ("processing",):
                 layouts += [self._layout(f"{clock}-timers", timer, values), self._layout(f"{clock}-due", timer, None)]
