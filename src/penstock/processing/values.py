@@ -109,14 +109,15 @@ def _bool(path: str) -> Convert:
 
 def _string(path: str) -> Convert:
     def plain(value: Any) -> str:
+        if type(value) is str and value.isascii():
+            return value
         if not isinstance(value, str):
             raise _misfit(value, pa.string(), path)
         text = value if type(value) is str else str.__str__(value)  # of an Enum, its value
-        if not text.isascii():
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                raise RowError(f"{path}: {text!r:.80} is no text that can be stored: {error.reason}") from None
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RowError(f"{path}: {text!r:.80} is no text that can be stored: {error.reason}") from None
         return text
 
     return plain
@@ -220,6 +221,8 @@ def _same(value: Any) -> Any:
 
 def stored_values(column: pa.Array) -> list[Any]:
     """The plain values of a column of state."""
-    values = to_values(column)
-    restore = restorer(column.type) if pa.types.is_nested(column.type) else None
+    values, kind = to_values(column), column.type
+    if not pa.types.is_nested(kind) or (pa.types.is_map(kind) and restorer(kind.key_type) is restorer(kind.item_type) is None):
+        return values  # of maps by themselves `to_values` has made dicts
+    restore = restorer(kind)
     return values if restore is None else [restore(value) for value in values]
