@@ -14,7 +14,8 @@ from penstock.eventtime import micros
 from penstock.plan.process import Process
 from penstock.processing.function import ProcessFunction, Spec, read_spec, row_type
 from penstock.processing.initial import Initial, initial_table
-from penstock.processing.withstate import MapWithState, UpdateStateByKey, hints_of, name_of
+from penstock.processing.states import AggregatingState
+from penstock.processing.withstate import EVERY, INITIAL, MapWithState, UpdateStateByKey, hints_of, name_of
 from penstock.schema import to_schema
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def process(
     order: str | None = None,
     initial: Mapping[str, Any] | None = None,
     emits: str = "append",
+    wakes: tuple[str, str] | None = None,
 ) -> Stream:
     """Build the node."""
     stream = keyed._stream
@@ -78,6 +80,7 @@ def process(
             spec=spec,
             order=order,
             emits=emits,
+            wakes=wakes,
             initial=at_line(lambda: initials(spec, stream.schema, keyed._by, initial or {})),
             on_error=stream._on_error,
         )
@@ -90,7 +93,10 @@ def initials(spec: Spec, schema: pa.Schema, by: tuple[str, ...], given: Mapping[
     for name, source in given.items():
         if name not in spec.states:
             raise PlanError(f"initial= names a state {name!r}, and {spec.name} declares {', '.join(spec.states) or 'none'}")
-        found[name] = Initial(spec.states[name], tuple(schema.field(key) for key in by), initial_table(source))
+        state, keys = spec.states[name], tuple(schema.field(key) for key in by)
+        if isinstance(state, AggregatingState):
+            raise PlanError(f"state {name!r}: an AggregatingState cannot start from a table. Use a ValueState")
+        found[name] = Initial(state, keys, initial_table(source, state, keys))
     return found
 
 
@@ -122,6 +128,7 @@ def map_with_state(
         name=name,
         schema=returns if isinstance(returns, str | pa.Schema) else at_line(lambda: row_type(returns)),
         initial={} if initial is None else {"state": initial},
+        wakes=None if timeout is None else (clock, INITIAL),
     )
 
 
@@ -134,4 +141,5 @@ def update_state_by_key(
     updater = at_line(lambda: UpdateStateByKey(function, state, step, input, by))
     name = need_name(name, "update_state_by_key", name_of(function), by)
     made = pa.schema([*(input.field(key) for key in by), *to_schema(state)])
-    return process(keyed, updater, name=name, schema=made, initial={} if initial is None else {"state": initial}, emits="update")
+    first = {} if initial is None else {"state": initial}
+    return process(keyed, updater, name=name, schema=made, initial=first, emits="update", wakes=("processing", EVERY))

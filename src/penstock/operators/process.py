@@ -25,7 +25,7 @@ from penstock.errors import RowError
 from penstock.functions import Failed
 from penstock.operators.groups import group_rows
 from penstock.operators.named_timers import NamedTimers
-from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Errors, Operator, Origin, Out, keep
+from penstock.operators.operator import DEAD, LATE, MAIN, TIME_COLUMN, Errors, Operator, Origin, Out, keep
 from penstock.operators.process_context import RunContext, draws_state
 from penstock.operators.rowbuffer import BUCKET, Keys, Places, RowBuffer
 from penstock.processing import states
@@ -52,12 +52,18 @@ class _Work:
     def __init__(self, batch: pa.RecordBatch, keys: Ints, input: Input, origin: Origin | None, timed: bool) -> None:
         self.batch, self.input, self.origin = batch, input, origin
         self.keys: list[int] = keys.tolist()
-        self.times: list[int] | None = batch.column(TIME_COLUMN).cast(pa.int64()).to_numpy().tolist() if timed else None
+        self.times: list[int] | None = times_of(batch).tolist() if timed else None
 
     def arguments(self) -> Iterator[Any]:
         """The row of each call; made anew each time this is asked."""
         columns = [to_values(self.batch.column(name)) for name in self.input.callback.columns]
         return iter(self.input.callback.decoder(columns, self.batch.num_rows))
+
+
+def times_of(batch: pa.RecordBatch) -> Ints:
+    """The event time of each row."""
+    found: Ints = batch.column(TIME_COLUMN).cast(pa.int64()).to_numpy()
+    return found
 
 
 class Process(Operator):
@@ -82,13 +88,15 @@ class Process(Operator):
         signed: bool,
         stores_broadcast: bool,
         max_parallelism: int,
+        watermark: int,
     ) -> None:
         super().__init__(name)
         self._spec, self._inputs, self._errors, self._timed, self._ordered = spec, inputs, errors, timed, ordered
         self._max_parallelism = max_parallelism
         self._key_fields = key_fields
         self._names = [f.name for f in key_fields]
-        # All tasks have the same broadcast state: one snapshot of it is enough.
+        # All tasks have the same broadcast state: one snapshot of it is enough, and one dead letter.
+        self._first = stores_broadcast
         self.states = {n: t for n, t in tables.items() if stores_broadcast or n not in spec.broadcasts}
         self._scope = states.Scope()
         self._function = copy.copy(spec.function)
@@ -101,17 +109,26 @@ class Process(Operator):
         for n, broadcast in spec.broadcasts.items():
             setattr(self._function, n, broadcast.bound(tables[n], self._scope))
         self._clocks = {
-            clock: NamedTimers(tables[f"{clock}-timers"], tables[f"{clock}-due"], self._scope, max_parallelism)
+            clock: NamedTimers(
+                tables[f"{clock}-timers"],
+                tables[f"{clock}-due"],
+                self._scope,
+                max_parallelism,
+                ordered=ordered and clock == "event",
+            )
             for clock in ("event", "processing")
-            if f"{clock}-due" in tables
+            if f"{clock}-timers" in tables
         }
         self._buffer = RowBuffer(tables["order-buckets"], tables["order-rows"]) if ordered else None
         self._due = tables["order-due"] if ordered else None
         self._waiting = tables["order-rows"].spec.values if ordered else ()
-        self._ctx = RunContext(name, spec, self._scope, key_fields, self._clocks, self._bound[-1], timed=timed, signed=signed)
+        self._ctx = RunContext(
+            name, spec, self._scope, key_fields, self._clocks, self._bound[-1], timed=timed, signed=signed, watermark=watermark
+        )
         self._opened = False
         self.clocked = True  # `ctx.now`
-        self.now = max([self.now, *(clock.floor for n, clock in self._clocks.items() if n == "processing")])
+        self._day = tables["processing-due"]  # how far the clock was, also if there are no timers
+        self.now = max(self.now, self._day.floor_max)
 
     # -- rows
 
@@ -126,8 +143,9 @@ class Process(Operator):
         elif side.callback.name == "on_batch":
             yield from self._batch(batch, side)
         else:
-            groups = group_rows(batch, side.keys)
-            self._begin(self._canonical(batch.take(pa.array(groups.first)), side))
+            keys = self._canonical(batch, side)
+            groups = group_rows(keys, self._names)
+            self._begin(keys.take(pa.array(groups.first)))
             yield from self._run([_Work(batch, groups.of, side, origin, self._timed)])
 
     def _canonical(self, batch: pa.RecordBatch, side: Input) -> pa.RecordBatch:
@@ -138,17 +156,20 @@ class Process(Operator):
         self._begin(pa.RecordBatch.from_arrays([pa.nulls(1, f.type) for f in self._key_fields], names=self._names).slice(0, 0))
         self._scope.may_broadcast = True
         timed = TIME_COLUMN in batch.schema.names
-        yield from self._run([_Work(batch, np.zeros(batch.num_rows, np.int64), side, origin, timed)])
+        for port, rows in self._run([_Work(batch, np.zeros(batch.num_rows, np.int64), side, origin, timed)]):
+            if self._first or port != DEAD:
+                yield port, rows
         self._scope.may_broadcast = False
 
     def _batch(self, batch: pa.RecordBatch, side: Input) -> Iterator[Out]:
         keys = canonical_keys(batch, side.keys)
         self._begin(keys.slice(0, 0))
         self._ctx.enter(None)
+        moments = np.maximum(times_of(batch), self._ctx.passed) if self._timed else None
         shown = batch.select(list(side.columns))
         on_batch: Callable[..., Any] = self._function.on_batch  # type: ignore[attr-defined]
         try:
-            found = on_batch(states.Keys(keys), shown, self._ctx)
+            found = on_batch(states.Keys(keys, moments), shown, self._ctx)
             made = [] if found is None else [found] if isinstance(found, pa.RecordBatch) else list(found)
         except Exception as error:
             raise RowError(f"step {self.name!r}: on_batch raised {type(error).__name__}: {error}") from error
@@ -161,7 +182,13 @@ class Process(Operator):
         if not isinstance(rows, pa.RecordBatch) or rows.schema.names != schema.names:
             found = rows.schema.names if isinstance(rows, pa.RecordBatch) else type(rows).__name__
             raise RowError(f"step {self.name!r}: on_batch must give batches with the columns {schema.names}, and gave {found}")
-        arrays, fields = [rows.column(f.name).cast(f.type) for f in schema], list(schema)
+        try:
+            arrays, fields = [rows.column(f.name).cast(f.type) for f in schema], list(schema)
+        except pa.ArrowException as error:
+            raise RowError(f"step {self.name!r}: on_batch gave a column that does not fit: {error}") from error
+        for array, field in zip(arrays, fields):
+            if array.null_count and not field.nullable:
+                raise RowError(f"step {self.name!r}: on_batch gave a null in {field.name!r}, and the column is not null")
         if self._timed:
             if rows.num_rows != batch.num_rows:
                 raise RowError(
@@ -178,7 +205,7 @@ class Process(Operator):
         assert self._buffer is not None
         assert self._due is not None
         keys = Keys(self._canonical(batch, side))
-        times = batch.column(TIME_COLUMN).cast(pa.int64()).to_numpy()
+        times = times_of(batch)
         late = times <= self._due.floor_of(groups_of(keys.hashes, self._max_parallelism))
         if late.any():
             self.counters["late"] += int(late.sum())
@@ -258,6 +285,8 @@ class Process(Operator):
             self._expire("processing", now)
         if "processing" in self._clocks:
             yield from self._fire("processing", now)
+        else:
+            self._day.advance(now)
 
     @property
     def wake_at(self) -> int | None:
@@ -314,6 +343,8 @@ class Process(Operator):
                 break
             try:
                 out = self._ctx.batches()
+                for bound in self._bound:
+                    bound._prepare()
                 break
             except Exception:
                 assert not careful, "each row was checked"
@@ -393,11 +424,13 @@ class Process(Operator):
         popped = clock.pop()
         if popped is None:
             return
-        at, timer, (_, when, time) = popped
+        at, timer, (due, when, time) = popped
         self._scope.at = at
-        self._ctx.enter(when if name == "event" else None)
-        if name == "processing" and time is not None:
-            self._ctx.enter(max(time, self._ctx.at_watermark + 1) if self._ctx.at_watermark < TIME_MAX else time)
+        if name == "event":
+            self._ctx.enter(when, max(when, due))
+        else:  # what it sends has the time of who set it, and is not late for having waited
+            late = time is not None and time <= self._ctx.at_watermark < TIME_MAX
+            self._ctx.enter(self._ctx.at_watermark + 1 if late else time)
         fired = Timer(timer, to_moment(when), name)
         on_timer: Callable[..., Any] = self._function.on_timer  # type: ignore[attr-defined]
         self._guarded(lambda: on_timer(fired, self._ctx), None, at, bad, careful=careful)
@@ -411,6 +444,8 @@ class Process(Operator):
                 self._ctx.sent(found)
             if careful:
                 self._ctx.check(marks)
+                for bound in self._bound:
+                    bound._verify()
         except Exception as error:
             self._undo(mark)
             self._ctx.rewind(marks)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import RowError
-from penstock.functions import Encoder, encoder_for
+from penstock.functions import Encoder
 from penstock.operators.named_timers import NamedTimers
 from penstock.operators.operator import CHANGE_COLUMN, MAIN, TIME_COLUMN, Out
 from penstock.processing.function import Context, Spec, check_timer, due_time, to_moment
@@ -25,6 +25,7 @@ from penstock.windows import TIME_MAX, TIME_MIN
 TIME_FIELD = pa.field(TIME_COLUMN, pa.timestamp("us", tz="UTC"), nullable=False)
 CHANGE_FIELD = pa.field(CHANGE_COLUMN, pa.int8(), nullable=False)
 FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_FIRST, _LAST = (due_time(0, None, moment, "") for moment in (FIRST, LAST))
 SIDE = "side:"
 _SEVERAL = (types.GeneratorType, list)
 
@@ -84,20 +85,19 @@ class RunContext(Context):
         *,
         timed: bool,
         signed: bool,
+        watermark: int = TIME_MIN,
     ) -> None:
         self.step = step
         self._spec, self._scope, self._key_fields, self._clocks, self._draws = spec, scope, key_fields, clocks, draws
         self.time: int | None = None  # event time of the row or timer
-        self.at_watermark = TIME_MIN
-        self.passed = TIME_MIN  # the watermark up to which all has been done: behind it while timers fire
+        self._moment: int | None = None  # the same, but of a timer that was set for the past, when it fires
+        self.at_watermark = watermark
+        self.passed = watermark if watermark < TIME_MAX else TIME_MIN  # the watermark up to which all has been done
         self._timed = timed
         self._keys: list[Any] | None = None
         self._random: random.Random | None = None
         self.main = Collected(spec.schema, spec.encoder, timed=timed, signed=signed)
-        self.sides = {
-            name: Collected(output.schema, encoder_for(output.type, output.schema)[1], timed=timed)
-            for name, output in spec.outputs.items()
-        }
+        self.sides = {name: Collected(output.schema, output.encoder, timed=timed) for name, output in spec.outputs.items()}
 
     # -- for the operator
 
@@ -105,11 +105,12 @@ class RunContext(Context):
         """Other keys now."""
         self._keys = None
 
-    def enter(self, time: int | None) -> None:
+    def enter(self, time: int | None, moment: int | None = None) -> None:
         """The next row or timer."""
-        self.time, self._random = time, None
+        moment = time if moment is None else moment
+        self.time, self._moment, self._random = time, moment, None
         if self._timed:
-            self._scope.moment = self.passed if time is None or time < self.passed else time
+            self._scope.moment = self.passed if moment is None or moment < self.passed else moment
 
     def marks(self) -> list[int]:
         """How much was sent so far, by output."""
@@ -134,23 +135,24 @@ class RunContext(Context):
     def sent(self, found: Any) -> None:
         """What a callback returned: rows, a row, or nothing."""
         main = self.main
-        before = len(main.rows)
         if type(found) in _SEVERAL or isinstance(found, list | Iterator):
             main.rows.extend(found)
         else:
             main.rows.append(found)
-        if self._scope.may_broadcast and len(main.rows) > before:
+        if self._scope.may_broadcast and main.rows:
             self._check_key()
-        if self._timed:
-            main.times.extend([self._stamp()] * (len(main.rows) - before))
+        if self._timed:  # of those that a generator sent by `emit` the time is known already
+            main.times.extend([self._stamp()] * (len(main.rows) - len(main.times)))
 
     def _check_key(self) -> None:
         if self._scope.may_broadcast:
             raise RowError("on_broadcast runs on every task, so each would send this row. Send it from on_row")
+        if not self._scope.keys.num_rows:
+            raise RowError("rows are sent for a key, and there is none here. on_batch returns what it sends, as batches")
 
     def _stamp(self) -> int:
-        # A row that is sent by a timer of the clock has the time of who set it, but is not late for that.
-        return self.time if self.time is not None else max(self.at_watermark + 1, -62_135_596_800_000_000)
+        assert self._moment is not None, "a timed stream has a time"
+        return self._moment
 
     # -- for the user
 
@@ -183,6 +185,8 @@ class RunContext(Context):
     @property
     def random(self) -> random.Random:
         if self._random is None:
+            if not self._scope.keys.num_rows:
+                raise RowError("random numbers are by key, and there is none here: on_broadcast and on_batch have no current key")
             drawn = self._draws.get()
             self._draws.set(drawn + 1)
             key = hash_keys(self._scope.keys.slice(self._scope.at, 1))[0]
@@ -212,9 +216,14 @@ class RunContext(Context):
             raise RowError(
                 f'timer {name!r}: this stream has no event time. Write clock="processing", or .with_watermark(…) before key_by'
             )
+        if not self._scope.keys.num_rows:
+            raise RowError(f"timer {name!r} is by key, and there is none here: on_broadcast and on_batch have no current key")
         base = self._scope.now if clock == "processing" else self.time
         assert base is not None, "a timed stream has a time"
-        self._clocks[clock].set(name, _due(base, after, at, name), self.time)
+        due = _due(base, after, at, name)
+        if not _FIRST <= due <= _LAST:
+            raise RowError(f"timer {name!r} would be due in a year that no datetime has")
+        self._clocks[clock].set(name, due, self._moment)
 
     def clear_timer(self, name: str = "", *, clock: str = "event") -> None:
         check_timer(name, clock)

@@ -18,6 +18,7 @@ from penstock.state.keygroups import canonical_type
 
 TIMER = "__timer"
 DRAWS, ROWS, BUCKETS, DUE = "random-draws", "order-rows", "order-buckets", "order-due"
+CLOCK = "processing-due"
 """Names with a hyphen: no state that a user declares can have one."""
 ORDERS = ("event-time",)
 SIDE = "side:"
@@ -40,6 +41,7 @@ class Process(Keyed):
     order: str | None = None
     emits: str = "append"  # how rows it sends relate to earlier ones
     initial: Mapping[str, Initial] = field(default_factory=dict)
+    wakes: tuple[str, str] | None = None  # the clock and name of a timer that keys with initial values start with
     kind = "process"
     verb = "process"
 
@@ -59,6 +61,12 @@ class Process(Keyed):
             raise self.error('order="event-time" needs event time. Write .with_watermark("at", delay="5s") before key_by')
         if self.order is not None and self.spec.by_batch:
             raise self.error('order="event-time" takes rows one by one, so it needs on_row instead of on_batch')
+        for name, state in self.spec.states.items():
+            if state.ttl is not None and state.clock == "event" and not self.main.timed:
+                raise self.error(
+                    f'state {name!r} has a ttl by event time, and this stream has none. Write clock="processing",'
+                    " or .with_watermark(…) before key_by"
+                )
         for output in (self.spec.schema, *(each.schema for each in self.spec.outputs.values())):
             for name in output.names:
                 check_column_name(name, self)
@@ -111,8 +119,10 @@ class Process(Keyed):
         for name, broadcast in self.spec.broadcasts.items():
             key = pa.field("key", canonical_type(broadcast.key_field.type))
             layouts.append(StateLayout(name, pa.schema([key]), pa.schema([broadcast.value_field]), 1, broadcast=True))
-        if self.spec.timers:
-            timer = [pa.field(TIMER, pa.string())]
+        timer = [pa.field(TIMER, pa.string())]
+        if not self.spec.timers:
+            layouts.append(self._layout(CLOCK, timer, None))  # holds none, but knows how far the clock was
+        else:
             values = [pa.field("due", _INT, nullable=False), pa.field("at", _INT, nullable=False), pa.field("time", _INT)]
             for clock in ("event", "processing") if self.main.timed else ("processing",):
                 layouts += [self._layout(f"{clock}-timers", timer, values), self._layout(f"{clock}-due", timer, None)]

@@ -171,6 +171,8 @@ def read_spec(function: ProcessFunction, inputs: list[pa.Schema], kinds: list[st
             raise PlanError(
                 f"{name} has {callback}, and nothing would call it: this step calls {inputs_text}.\n  {_FIXES[callback]}"
             )
+    if "broadcast" in kinds:
+        _check_silent(function)
     declared = _declared(function)
     callbacks = [
         Callback(callback, tuple(visible(input).names), _nothing)
@@ -215,6 +217,8 @@ def _declared(function: ProcessFunction) -> dict[str, Any]:
         for name, value in vars(owner).items():
             if isinstance(value, State | BroadcastState | Output):
                 found[name] = value
+            else:
+                found.pop(name, None)
     for name, value in vars(function).items():
         if isinstance(value, State | BroadcastState | Output):
             value.name = value.name or name
@@ -222,7 +226,19 @@ def _declared(function: ProcessFunction) -> dict[str, Any]:
     for name in found:
         if name.startswith("_"):
             raise PlanError(f"a state cannot be called {name!r}. Choose a name that does not start with _")
+        if hasattr(ProcessFunction, name) or name == "on_timer":
+            raise PlanError(f"a state cannot be called {name!r}: that is a method of process functions. Choose another name")
     return found
+
+
+def _check_silent(function: ProcessFunction) -> None:
+    """What on_broadcast sent, every task would send."""
+    method = function.on_broadcast  # type: ignore[attr-defined]
+    if _gives(method) or row_type(_hints(method).get("return")) is not None:
+        raise PlanError(
+            f"{type(function).__name__}.on_broadcast runs on every task, so each would send its rows."
+            " Keep what it learns in a BroadcastState, and send from on_row"
+        )
 
 
 def _callback(function: ProcessFunction, callback: str, input: pa.Schema) -> Callback:

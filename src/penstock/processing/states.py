@@ -13,7 +13,7 @@ row, and its table is asked twice per batch.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Sequence, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, ValuesView
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -22,7 +22,8 @@ import pyarrow as pa
 from penstock.errors import PlanError, RowError
 from penstock.eventtime import micros
 from penstock.expr import Accumulators, Aggregate
-from penstock.processing.values import ValueType
+from penstock.functions import encoder_for
+from penstock.processing.values import ValueType, several, stored_values
 from penstock.schema import is_record_class, to_array, to_schema, to_values
 
 T = TypeVar("T")
@@ -45,18 +46,22 @@ ABSENT: Any = _Absent()
 class Keys:
     """The keys of a batch's rows, for the vectorised form: `state.get_many(keys)`."""
 
-    __slots__ = ("columns",)
+    __slots__ = ("columns", "moments")
 
-    def __init__(self, columns: pa.RecordBatch) -> None:
+    def __init__(self, columns: pa.RecordBatch, moments: np.ndarray[Any, Any] | None = None) -> None:
         self.columns = columns
         """The key columns, in canonical types, a row per row of the batch."""
+        self.moments = moments
+        """The event time of each row, as expiry sees it."""
 
     def __len__(self) -> int:
         return int(self.columns.num_rows)
 
     def take(self, rows: Any) -> Keys:
         """The keys of some rows."""
-        return Keys(self.columns.take(rows if isinstance(rows, pa.Array) else pa.array(rows, pa.int64())))
+        rows = rows if isinstance(rows, pa.Array) else pa.array(rows, pa.int64())
+        moments = None if self.moments is None else self.moments[rows.to_numpy(zero_copy_only=False)]
+        return Keys(self.columns.take(rows), moments)
 
 
 class Scope:
@@ -108,20 +113,29 @@ class State:
         """A copy that works."""
         state = copy.copy(self)
         state._table, state._scope = table, scope
+        state._name_types()
         state._begin()
         return state
 
+    def _name_types(self) -> None:
+        """Have errors name the state."""
+        if hasattr(self, "_kind"):
+            self._kind = self._kind.called(self.name)
+
     # -- of a batch
 
+    _kind: ValueType
+
     _table: Any = None
-    _scope: Scope
-    _values: list[Any] | None
+    _scope = Scope()
+    _values: list[Any] | None = None
     _expires: list[Any]
     _changed: set[int]
+    _prepared: tuple[list[int], pa.RecordBatch | None, list[int]] | None
 
     def _begin(self) -> None:
         """Other keys now."""
-        self._values, self._changed = None, set()
+        self._values, self._changed, self._prepared = None, set(), None
 
     def _read(self) -> list[Any]:
         """The plain values of the batch's keys; read when they are first needed."""
@@ -141,13 +155,16 @@ class State:
         return values
 
     def _decode(self, rows: pa.RecordBatch) -> list[Any]:
-        return to_values(rows.column(VALUE))
+        return stored_values(rows.column(VALUE))
 
     def _encode(self, values: list[Any]) -> list[pa.Array]:
         return [to_array(values, self.fields()[0])]
 
     def _time(self) -> int:
         return self._scope.now if self.clock == "processing" else self._scope.moment
+
+    def _times(self, keys: Keys) -> Any:
+        return self._scope.now if self.clock == "processing" else keys.moments
 
     def _peek(self) -> Any:
         """The plain value of the current key, or ABSENT."""
@@ -181,18 +198,31 @@ class State:
             self._scope.journal.append((self._expires.__setitem__, at, self._expires[at]))
             self._expires[at] = self._time() + self.ttl
 
+    def _verify(self) -> None:
+        """Raise if what the current row did cannot be stored; only asked where that is known only later."""
+
+    def _prepare(self) -> None:
+        """What changed, as columns."""
+        if not self._changed or self._values is None:
+            return
+        changed, values = sorted(self._changed), self._values
+        put = [at for at in changed if values[at] is not ABSENT]
+        gone = [at for at in changed if values[at] is ABSENT]
+        rows = None
+        if put:
+            arrays = self._encode([values[at] for at in put])
+            if self.ttl is not None:
+                arrays.append(pa.array([self._expires[at] for at in put], pa.int64()))
+            rows = pa.RecordBatch.from_arrays(arrays, names=[field.name for field in self.columns()])
+        self._prepared = put, rows, gone
+
     def _flush(self) -> None:
         """Write back what changed."""
-        if self._changed and self._values is not None:
-            changed = sorted(self._changed)
-            values, keys = self._values, self._scope.keys
-            put = [at for at in changed if values[at] is not ABSENT]
-            gone = [at for at in changed if values[at] is ABSENT]
-            if put:
-                arrays = self._encode([values[at] for at in put])
-                if self.ttl is not None:
-                    arrays.append(pa.array([self._expires[at] for at in put], pa.int64()))
-                rows = pa.RecordBatch.from_arrays(arrays, names=[field.name for field in self.columns()])
+        if self._prepared is None:
+            self._prepare()
+        if self._prepared is not None:
+            (put, rows, gone), keys = self._prepared, self._scope.keys
+            if rows is not None:
                 self._table.put_many(keys if len(put) == keys.num_rows else keys.take(pa.array(put)), rows)
             if gone:
                 self._table.delete_many(keys.take(pa.array(gone)))
@@ -267,7 +297,7 @@ class ValueState(State, Generic[T]):
         values = rows.column(VALUE)
         if self.ttl is not None:
             expires = rows.column(EXPIRES)
-            gone = expires.is_valid().to_numpy(zero_copy_only=False) & (expires.fill_null(0).to_numpy() <= self._time())
+            gone = expires.is_valid().to_numpy(zero_copy_only=False) & (expires.fill_null(0).to_numpy() <= self._times(keys))
             if (gone & found).any():
                 found = found & ~gone
                 values = pa.array(values.to_pylist(), values.type, mask=~found)
@@ -291,7 +321,7 @@ class ValueState(State, Generic[T]):
             raise RowError(f"state {self.name!r}: a null, and it holds none. Forget a key with clear_many")
         arrays = [values.cast(self._kind.field.type)]
         if self.ttl is not None:
-            arrays.append(pa.array(np.full(len(values), self._time() + self.ttl), pa.int64()))
+            arrays.append(pa.array(np.broadcast_to(self._times(keys) + self.ttl, len(values)), pa.int64()))
         self._table.put_many(keys.columns, pa.RecordBatch.from_arrays(arrays, names=[f.name for f in self.columns()]))
 
 
@@ -330,14 +360,14 @@ class ListState(State, Generic[T]):
         plain.append(item)
         self._touched((plain.pop,))
 
-    def extend(self, values: Sequence[Any]) -> None:
+    def extend(self, values: Iterable[Any]) -> None:
         """Add several at the end."""
-        for value in values:
+        for value in several(values, self.fields()[0].type, self.name):
             self.append(value)
 
-    def set(self, values: Sequence[Any]) -> None:
+    def set(self, values: Iterable[Any]) -> None:
         """Another list instead; an empty one is none."""
-        items = [self._kind.plain(value) for value in values]
+        items = [self._kind.plain(value) for value in several(values, self.fields()[0].type, self.name)]
         if items:
             self._poke(items)
         else:
@@ -354,6 +384,10 @@ class MapState(State, Generic[K, V]):
         self._key, self._kind = ValueType("key", key), ValueType(VALUE, value)
         if pa.types.is_nested(self._key.field.type) or self._key.field.nullable:
             raise PlanError(f"keys of a MapState are plain values, and {key} is not. Write: pen.MapState(str, …)")
+
+    def _name_types(self) -> None:
+        super()._name_types()
+        self._key = self._key.called(f"{self.name}.key")
 
     def fields(self) -> list[pa.Field]:
         return [pa.field(VALUE, pa.map_(self._key.field.type, self._kind.field), nullable=False)]
@@ -472,9 +506,20 @@ class AggregatingState(State):
 
     # A plain value is a list: the row of accumulators it starts from (None: from nothing), then the values added since.
 
+    def _begin(self) -> None:
+        super()._begin()
+        self._unverified: list[Any] = []
+
+    def _verify(self) -> None:
+        # Whether an expression can be evaluated is known when it is.
+        added, self._unverified = self._unverified, []
+        self._folded([[None, *added]])
+
     def add(self, value: Any) -> None:
         """Add one value."""
         plain, new = self._peek(), self._kind.plain(value)
+        self._unverified.append(new)
+        self._scope.journal.append((self._unverified.pop,))
         if plain is ABSENT:
             self._poke([None, new])
             return
@@ -502,7 +547,7 @@ class AggregatingState(State):
         batch = pa.RecordBatch.from_arrays([*arrays, pa.array(owners, pa.int64())], names=[*self._input.names, "__owner"])
         fresh, bad = self._accumulators.partial(batch, ["__owner"])
         if bad is not None and bad.any():
-            raise RowError(f"state {self.name!r}: the input of its aggregate failed")
+            raise RowError(f"{self.name}: the input of its aggregate cannot be computed")
         names = [field.name for field in self._accumulators.fields]
         kept = [(i, plain[0]) for i, plain in enumerate(plains) if plain[0] is not None]
         old = self._rows.take(pa.array([row for _, row in kept], pa.int64())) if kept else None
@@ -549,9 +594,11 @@ class BroadcastState(Generic[K, V]):
         """A copy that works."""
         state = copy.copy(self)
         state._table, state._scope = table, scope
+        state._key, state._kind = self._key.called(f"{self.name}.key"), self._kind.called(self.name)
         state._entries = {}
         for rows in table.scan():
-            state._entries.update(zip(to_values(rows.column("key")), to_values(rows.column(VALUE))))
+            keys = rows.column("key").cast(self._key.field.type)
+            state._entries.update(zip(stored_values(keys), stored_values(rows.column(VALUE))))
         return state
 
     _table: Any
@@ -573,8 +620,8 @@ class BroadcastState(Generic[K, V]):
         return len(self._entries)
 
     def items(self) -> ItemsView[Any, Any]:
-        """Keys and values."""
-        return {key: self._object(plain) for key, plain in self._entries.items()}.items()
+        """Keys and values, in the order of keys."""
+        return {key: self._object(self._entries[key]) for key in sorted(self._entries)}.items()
 
     def set(self, key: Any, value: Any) -> None:
         """Put a value under a key."""
@@ -600,7 +647,8 @@ class BroadcastState(Generic[K, V]):
             )
 
     def _write(self, key: Any, plain: Any) -> None:
-        keys = pa.RecordBatch.from_arrays([to_array([key], self._key.field)], names=["key"])
+        stored = to_array([key], self._key.field).cast(self._table.spec.keys.field(0).type)
+        keys = pa.RecordBatch.from_arrays([stored], names=["key"])
         if plain is ABSENT:
             del self._entries[key]
             self._table.delete_many(keys)
@@ -613,9 +661,9 @@ class Output:
     """A declared side output: `suspects = pen.Output(Payment)`, `ctx.emit(row, to=self.suspects)`, `stream.side("suspects")`."""
 
     def __init__(self, type: Any) -> None:
-        self.type = type
         self.name = ""
-        self.schema = to_schema(type)
+        # Read here, once: a worker may not know the modules that annotations speak of.
+        self.schema, self.encoder = encoder_for(type, to_schema(type))
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import typing
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +16,21 @@ from penstock.processing.function import Context, ProcessFunction, Timer
 from penstock.processing.states import ListState, ValueState
 from penstock.row import Row, row_of
 from penstock.schema import is_optional, is_record_class, to_schema
+
+TIMEOUT, INITIAL, EVERY = "timeout", "initial", "every"
+"""Names of timers. `INITIAL` wakes a key that has an initial value and no row yet: its silence begins."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICRO = timedelta(microseconds=1)
+_LAST = datetime.max.replace(tzinfo=UTC)
+
+
+def first_hint(function: Callable[..., Any]) -> Any:
+    """The annotation of a function's first parameter; None if it has none."""
+    parameters = list(inspect.signature(function).parameters)
+    if len(parameters) != 2:
+        raise PlanError(f"{name_of(function)} is given a row or rows and a state, and takes {len(parameters)} arguments")
+    return hints_of(function).get(parameters[0])
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -35,18 +52,18 @@ class MapWithState(ProcessFunction):
     def __init__(self, function: Callable[[Any, Any], Any], state: Any, timeout: int | None, clock: str) -> None:
         self.function, self.timeout, self.clock = function, timeout, clock
         self.state: ValueState[Any] = ValueState(state)
-        parameters = list(hints_of(function).items())
-        first = parameters[0] if parameters and parameters[0][0] != "return" else None
-        self.row_hint = is_optional(first[1])[0] if first and first[1] is not ValueState else Row
+        hint = first_hint(function)
+        self.row_hint = Row if hint is None else is_optional(hint)[0]
 
     def on_row(self, row: Any, ctx: Context) -> Any:
         """Call it, and set the clock."""
         found = self.function(row, self.state)
         if self.timeout is not None:
+            ctx.clear_timer(INITIAL, clock=self.clock)
             if self.state.exists:
-                ctx.set_timer("timeout", after=self.timeout_text, clock=self.clock)
+                ctx.set_timer(TIMEOUT, after=self.timeout_text, clock=self.clock)
             else:
-                ctx.clear_timer("timeout", clock=self.clock)
+                ctx.clear_timer(TIMEOUT, clock=self.clock)
         return found
 
     @property
@@ -55,7 +72,12 @@ class MapWithState(ProcessFunction):
         return f"{self.timeout}us"
 
     def on_timer(self, timer: Timer, ctx: Context) -> Any:
-        """The last call for this key."""
+        """The last call for this key; or its silence begins."""
+        now = ctx.now if self.clock == "processing" else ctx.watermark
+        if timer.name == INITIAL and now is not None and now < _LAST:
+            assert self.timeout is not None, "only what times out is woken"
+            ctx.set_timer(TIMEOUT, at=now + timedelta(microseconds=self.timeout), clock=self.clock)
+            return None
         self.state.timing_out = True
         try:
             found = self.function(None, self.state)
@@ -74,8 +96,8 @@ class UpdateStateByKey(ProcessFunction):
         self.function, self.every, self.by = function, every, by
         self.state: ValueState[Any] = ValueState(state)
         self.rows: ListState[Any] = ListState(pa.struct(list(input)))
-        hints = list(hints_of(function).values())
-        wanted = typing.get_args(hints[0]) if hints and typing.get_origin(hints[0]) is list else ()
+        hint = first_hint(function)
+        wanted = typing.get_args(hint) if typing.get_origin(hint) is list else ()
         self._make = instance_maker(wanted[0]) if wanted and is_record_class(wanted[0]) else row_of
         self._whole = is_record_class(state)
         self._names = to_schema(state).names
@@ -87,8 +109,8 @@ class UpdateStateByKey(ProcessFunction):
         self._arm(ctx)
 
     def _arm(self, ctx: Context) -> None:
-        now = int(ctx.now.timestamp() * 1_000_000)
-        ctx.set_timer("every", after=f"{self.every - now % self.every}us", clock="processing")
+        now = (ctx.now - _EPOCH) // _MICRO
+        ctx.set_timer(EVERY, after=f"{self.every - now % self.every}us", clock="processing")
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """One more time."""

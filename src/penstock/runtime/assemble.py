@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.connectors.connector import SinkContext
@@ -43,6 +44,7 @@ from penstock.plan.lookup import Lookup
 from penstock.plan.physical import Op, PhysicalPlan, Stage
 from penstock.plan.process import Process
 from penstock.plan.top import Top, WindowTop
+from penstock.protocol.messages import TIME_MIN
 from penstock.state.backend import Backend, Columnar, RocksDB
 from penstock.state.keygroups import canonical_keys, group_range, groups_of, hash_keys
 from penstock.state.rocksdb import RocksTable
@@ -296,6 +298,7 @@ def process_op(op: Op, stage: Stage, site: Site) -> Operator:
         signed=node.signed,
         stores_broadcast=site.index == 0,
         max_parallelism=site.plan.max_parallelism,
+        watermark=restored_time(op.name, site),
     )
 
 
@@ -306,7 +309,20 @@ def load_initial(node: Process, tables: Mapping[str, Any], site: Site) -> None:
         keys = canonical_keys(keys, keys.schema.names)
         groups = groups_of(hash_keys(keys), site.plan.max_parallelism)
         mine = pa.array((groups >= site.groups.start) & (groups < site.groups.stop))
-        tables[name].put_many(keys.filter(mine), values.filter(mine))
+        keys = keys.filter(mine)
+        tables[name].put_many(keys, values.filter(mine))
+        if node.wakes is not None and keys.num_rows:
+            load_timers(keys, tables, *node.wakes)
+
+
+def load_timers(keys: pa.RecordBatch, tables: Mapping[str, Any], clock: str, name: str) -> None:
+    """Have these keys woken by this clock as soon as it moves."""
+    timers, due, rows = tables[f"{clock}-timers"], tables[f"{clock}-due"], keys.num_rows
+    places = keys.append_column("__timer", pa.array([name] * rows, pa.string()))
+    at_once = np.full(rows, TIME_MIN + 1)
+    columns = [pa.array(at_once), pa.array(np.zeros(rows, np.int64)), pa.array(np.zeros(rows, np.int64))]
+    timers.put_many(places, pa.RecordBatch.from_arrays(columns, names=timers.spec.values.names))
+    due.add(at_once, places)
 
 
 def write_op(op: Op, stage: Stage, site: Site) -> Operator:
@@ -339,6 +355,14 @@ def open_state(op: Op, layout: keyed.StateLayout, site: Site) -> KeyedTable | Ti
     return TimerTable.open(
         layout.keys, site.groups, max_parallelism, found, site.files, floors=floors, route_columns=layout.route
     )
+
+
+def restored_time(name: str, site: Site) -> int:
+    """How far an operator's time was in the snapshot: the least over the key groups we took over."""
+    times = [
+        t for first, last, t in site.restored.watermarks.get(name, ()) if first < site.groups.stop and last >= site.groups.start
+    ]
+    return min(times, default=TIME_MIN)
 
 
 def handles(op: Op, state: str, site: Site, groups: range) -> list[Handle]:

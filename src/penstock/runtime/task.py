@@ -72,7 +72,7 @@ from penstock.protocol.messages import (
 )
 from penstock.protocol.task import TaskCore
 from penstock.protocol.watermarks import Minimum
-from penstock.runtime.assemble import Site, assemble, op_errors
+from penstock.runtime.assemble import Site, assemble, op_errors, restored_time
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys, owner
 from penstock.state.table import KeyedTable
 from penstock.state.timers import TimerTable
@@ -572,11 +572,3 @@ def below(stage: Stage, op: int) -> set[int]:
         if link.source in reached:
             reached.add(link.target)
     return reached
-
-
-def restored_time(name: str, site: Site) -> int:
-    """How far an operator's time was in the snapshot: the least over the key groups we took over."""
-    times = [
-        t for first, last, t in site.restored.watermarks.get(name, ()) if first < site.groups.stop and last >= site.groups.start
-    ]
-    return min(times, default=TIME_MIN)

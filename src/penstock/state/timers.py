@@ -36,7 +36,6 @@ __all__ = ["DUE", "NEVER", "TimerTable"]
 
 DUE = "__due"
 BATCH_ROWS = 65_536
-_TAKE_ROWS_MIN = 1_024
 _FAN_IN = 16
 
 
@@ -186,7 +185,7 @@ class TimerTable:
                 ready.append(item)
         if not ready:
             return None
-        quota = max(BATCH_ROWS // len(ready), _TAKE_ROWS_MIN)
+        quota = max(BATCH_ROWS // len(ready), 1)
         # A chunk that has more than its quota stops everyone at the due time it got to.
         cut = min([time, *(int(chunk.due[quota - 1]) for chunk in ready if len(chunk.due) >= quota)])
         parts = []
