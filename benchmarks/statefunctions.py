@@ -70,7 +70,13 @@ def compare(functions: dict[str, tuple[Any, int]], keys: int, runs: int) -> dict
         for name, (function, rounds) in functions.items():
 
             def pipeline(source: Any, sink: Any, function: Any = function) -> pen.Pipeline:
-                return pen.Pipeline("counts").read(source).key_by("key").process(function(), name="count").write(sink)
+                return (
+                    pen.Pipeline("counts")
+                    .read(source)
+                    .key_by("key")
+                    .process(function(), name="count", schema=Counted)
+                    .write(sink)
+                )
 
             found[name].append(statejobs.count(Keys(keys, rounds), runner, pipeline=pipeline))
     counted = {name: each[1:] for name, each in found.items()}  # the first is for what is imported on first use

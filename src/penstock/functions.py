@@ -351,13 +351,16 @@ def _record_decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tupl
 
 def _takes_columns(annotation: Any, schema: pa.Schema) -> bool:
     """Whether instances can be made of values as they are, position by position, and nothing can go wrong: several times faster."""
-    if not dataclasses.is_dataclass(annotation) or hasattr(annotation, "__post_init__"):
+    if dataclasses.is_dataclass(annotation):
+        parameters: Any = getattr(annotation, "__dataclass_params__")  # noqa: B009 - mypy does not know it
+        plain = all(field.init and not field.kw_only for field in dataclasses.fields(annotation))
+        own = "__init__" in vars(annotation) and not hasattr(annotation, "__post_init__")
+        if not (parameters.init and plain and own):
+            return False
+    elif not (issubclass(annotation, tuple) and annotation.__base__ is tuple):
         return False
-    parameters: Any = getattr(annotation, "__dataclass_params__")  # noqa: B009 - mypy does not know it
-    plain = all(field.init and not field.kw_only for field in dataclasses.fields(annotation))
     makers = ((name, instance_maker(hint)) for name, hint in record_hints(annotation).items())
-    as_is = all(m is _itself or (m is float and pa.types.is_floating(schema.field(n).type)) for n, m in makers)
-    return bool(parameters.init and "__init__" in vars(annotation) and plain and as_is)
+    return all(m is _itself or (m is float and pa.types.is_floating(schema.field(n).type)) for n, m in makers)
 
 
 def _check_fits(name: str, column: pa.Field, field: pa.Field) -> None:
