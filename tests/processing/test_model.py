@@ -6,11 +6,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from processing.everything import Ran, Step, expected, run, scripts
 from processing.model import Model, S
+
+pytestmark = pytest.mark.usefixtures("backend")
 
 RELAXED: dict[str, Any] = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 CUTS = st.lists(st.integers(0, 9), min_size=1, max_size=12)

@@ -15,6 +15,8 @@ from penstock import col
 from penstock.errors import RowError
 from processing.hands import Feed
 
+pytestmark = pytest.mark.usefixtures("backend")
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -16,6 +16,8 @@ from penstock.errors import PlanError, RowError
 from penstock.processing.states import Keys
 from processing.states import Bench
 
+pytestmark = pytest.mark.usefixtures("backend")
+
 DISK = pytest.mark.parametrize("disk", [False, True], ids=["memory", "disk"])
 
 

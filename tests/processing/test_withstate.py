@@ -17,6 +17,8 @@ import penstock as pen
 from penstock.errors import PlanError
 from processing.hands import Feed
 
+pytestmark = pytest.mark.usefixtures("backend")
+
 
 @dataclass
 class In:

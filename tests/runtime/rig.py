@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -49,6 +49,7 @@ from penstock.protocol.messages import (
 from penstock.runners.calls import run_now
 from penstock.runtime.assemble import Restored, Site
 from penstock.runtime.task import Task, task_name
+from penstock.state.backend import Backend, Columnar
 from penstock.state.history import store
 from penstock.state.keygroups import group_range
 
@@ -140,6 +141,8 @@ class Cut:
 class Rig:
     """All tasks of a plan."""
 
+    backend: ClassVar[Backend] = Columnar()
+
     def __init__(
         self,
         plan: PhysicalPlan,
@@ -159,7 +162,18 @@ class Rig:
         restored = cut.restored if cut else Restored()
         self.tasks = {
             task_name(stage.id, i): Task(
-                stage, Site(plan, parallelism, i, "lineage", f"uid-{stage.id}-{i}", Path("unused"), self.files, restored)
+                stage,
+                Site(
+                    plan,
+                    parallelism,
+                    i,
+                    "lineage",
+                    f"uid-{stage.id}-{i}",
+                    Path("unused"),
+                    self.files,
+                    restored,
+                    backend=self.backend,
+                ),
             )
             for stage in plan.stages
             for i in range(parallelism)
