@@ -64,11 +64,26 @@ def run(part: str, *, runs: int, scale: float) -> dict[str, Any]:
         case "job":
             return statejobs.large(int(10_000_000 * scale))
         case "snapshots":
-            return statejobs.snapshots(int(1_000_000 * scale), rounds=40, runs=runs)
+            few = statejobs.snapshots(int(100_000 * scale), rounds=400, runs=runs)
+            many = statejobs.snapshots(int(1_000_000 * scale), rounds=40, runs=runs)
+            return joined(few, many)
         case "functions":
             return statefunctions.run(int(1_000_000 * scale), runs)
         case _:
             return statepeer.run(int(20_000 * scale))
+
+
+def joined(*results: dict[str, Any]) -> dict[str, Any]:
+    """Results of the same kind as one."""
+    return {
+        "rates": {name: rate for each in results for name, rate in each["rates"].items()},
+        "figures": {
+            f"{number}. {what}": text for number, each in enumerate(results, 1) for what, text in each["figures"].items()
+        },
+        "verified": all(each["verified"] for each in results),
+        "note": "; ".join(each["note"] for each in results if each["note"]),
+        "results": list(results),
+    }
 
 
 # A table alone.

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import CorruptError
 from penstock.state import runs as runs_module
+from penstock.state.keygroups import hash_keys
 from penstock.state.runs import (
     Handle,
     Run,
@@ -27,6 +28,7 @@ from penstock.state.runs import (
     order_of,
     run_schema,
 )
+from penstock.state.table import KeyedTable, StateSpec
 
 KEYS = pa.schema([("k", pa.string())])
 VALUES = pa.schema([("v", pa.int64())])
@@ -285,3 +287,15 @@ def test_the_order_of_rows_is_a_stable_sort(hash_bits: int, groups_max: int) -> 
         assert order_of(groups[:rows], hashes[:rows]).tolist() == np.lexsort((hashes[:rows], groups[:rows])).tolist()
     crowded = hashes | np.uint64(0xFFFFFF << 40)  # all share their first bits
     assert order_of(groups, crowded).tolist() == np.lexsort((crowded, groups)).tolist()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 5_000])
+def test_a_filter_never_hides_a_key_and_mostly_spares_the_search(rows: int) -> None:
+    table = KeyedTable(StateSpec("x", pa.schema([("k", pa.int64())]), pa.schema([])), range(128), 128)
+    keys = pa.record_batch({"k": pa.array(range(rows))})
+    table.put_many(keys, pa.RecordBatch.from_arrays([], schema=pa.schema([])))
+    (run,) = table.freeze(1).runs
+    assert run.may_hold(run.hashes).all()
+    others = hash_keys(pa.record_batch({"k": pa.array(range(rows, rows + 10_000))}))
+    assert run.may_hold(others).mean() < 0.2
+    assert len(run._filter()[0]) <= 2 * rows + 1

@@ -140,7 +140,9 @@ def _write(run: Run, frozen: Frozen, files: Files, path: str) -> Handle:
     files.write(path, data)
     # These very bytes were valid a moment ago: no need to read them back only to check them.
     remember_validated(handle)
-    frozen.opened[handle] = reopen(handle, files, frozen.schema)
+    opened = frozen.opened[handle] = reopen(handle, files, frozen.schema)
+    if frozen.kind == "run":
+        opened.take_over(run)
     return handle
 
 

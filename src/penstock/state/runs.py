@@ -159,6 +159,7 @@ class Run:
         self.last_group = last_group
         self.rows = rows
         self.handle = handle
+        self._made_filter: tuple[npt.NDArray[np.uint8], np.uint64] | None = None
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> Run:
@@ -193,6 +194,28 @@ class Run:
         """Where each visible group starts; one more entry for the end."""
         wanted = np.arange(self.first_group, self.last_group + 2, dtype=np.int32)
         return np.searchsorted(self.groups, wanted).astype(np.int64)
+
+    def may_hold(self, hashes: Hashes) -> Bools:
+        """False where no key here has that hash: far cheaper to know than where it is."""
+        there, shift = self._filter()
+        bit = (hashes >> shift).view(np.int64)
+        may: Bools = (there[bit >> 3] >> (bit & 7).astype(np.uint8) & 1).view(np.bool_)
+        return may
+
+    def _filter(self) -> tuple[npt.NDArray[np.uint8], np.uint64]:
+        """A bit for each beginning that a hash can have, set if one has it: of eight bits or more, one; and how long the rest is."""
+        if self._made_filter is None:
+            bits = max(3, (8 * len(self.hashes)).bit_length())
+            shift = np.uint64(64 - bits)
+            there = np.zeros(1 << bits, np.bool_)
+            there[(self.hashes >> shift).view(np.int64)] = True
+            # Without a lock: two threads may both make it, but neither waits while the other does so for a larger run.
+            self._made_filter = np.packbits(there, bitorder="little"), shift
+        return self._made_filter
+
+    def take_over(self, other: Run) -> None:
+        """This is `other` as a file: what lookups need is made here and now, by whoever writes it, and not by the task."""
+        self._made_filter = other._filter()
 
     @property
     def nbytes(self) -> int:
@@ -390,6 +413,7 @@ def find(runs: Sequence[Run], groups: Groups, hashes: Hashes, keys: pa.RecordBat
         if not len(todo):
             break
         asked = todo[(groups[todo] >= run.first_group) & (groups[todo] <= run.last_group)]
+        asked = asked[run.may_hold(hashes[asked])]
         rows = run.lookup(groups[asked], hashes[asked], comparer, asked) if len(asked) else asked
         hit = asked[rows >= 0]
         which[hit], where[hit] = position, rows[rows >= 0]
