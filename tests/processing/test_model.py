@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from processing.everything import Ran, Step, expected, run, scripts
 from processing.model import Model, S
 
-pytestmark = pytest.mark.usefixtures("backend")
-
 RELAXED: dict[str, Any] = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 CUTS = st.lists(st.integers(0, 9), min_size=1, max_size=12)
 PARALLELISMS = st.sampled_from([(1,), (1, 1), (1, 2), (2, 1), (1, 2, 3, 1)])
@@ -36,7 +34,7 @@ def check(ran: Ran, model: Model) -> None:
     assert ran.kept == 0, "timers that fired, and rows that waited, leave nothing behind"
 
 
-@settings(max_examples=60, **RELAXED)
+@settings(max_examples=40, **RELAXED)
 @given(scripts(), CUTS, PARALLELISMS)
 def test_rows_as_they_come_do_what_the_model_does(script: list[Step], cuts: list[int], parallelisms: tuple[int, ...]) -> None:
     ran = run(script, cuts, parallelisms)
@@ -44,11 +42,21 @@ def test_rows_as_they_come_do_what_the_model_does(script: list[Step], cuts: list
     assert ran.drawn == run(script, []).drawn, "random numbers do not depend on batches or restores"
 
 
-@settings(max_examples=60, **RELAXED)
+@settings(max_examples=40, **RELAXED)
 @given(scripts(), CUTS, PARALLELISMS)
 def test_rows_in_order_of_time_do_what_the_model_does(script: list[Step], cuts: list[int], parallelisms: tuple[int, ...]) -> None:
     script = [*script, ("watermark", 1000 * S)]  # all that rows and timers set has fired before the end
     check(run(script, cuts, parallelisms, "event-time"), expected(script, ordered=True))
+
+
+@pytest.mark.parametrize("backend", ["rocksdb"], indirect=True)
+@settings(max_examples=8, **RELAXED)
+@given(scripts(), CUTS, PARALLELISMS, st.booleans())
+def test_with_a_working_copy_in_rocksdb_it_is_the_same(
+    backend: None, script: list[Step], cuts: list[int], parallelisms: tuple[int, ...], ordered: bool
+) -> None:
+    script = [*script, ("watermark", 1000 * S)]
+    check(run(script, cuts, parallelisms, "event-time" if ordered else None), expected(script, ordered=ordered))
 
 
 @settings(max_examples=20, **RELAXED)
