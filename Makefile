@@ -54,7 +54,7 @@ bench: $(STAMP)  ## throughput and latency beside plain Structured Streaming
 	$(PY) -m benchmarks.run
 
 lock:  ## pin the newest versions that pyproject.toml allows (needs uv)
-	uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --extra spark --extra dev \
+	uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --extra spark --extra rocksdb --extra dev \
 		--python-version 3.11 pyproject.toml --output-file requirements.lock
 
 clean:  ## remove the virtual environment and caches

@@ -45,10 +45,26 @@ One core, one process, no Spark. A window that overlaps 59 others beside one of 
 """
 
 
+STATE = """\
+A count per key: what is there is read, and one more is written. For a table alone and for pipelines (two tasks, exactly once) beside
+Spark's `transformWithState` from Python with RocksDB. All counts were checked.
+"""
+PARTS = {
+    "tables": "A table alone, batches of 64 thousand keys, processor time",
+    "large": "A large table and its snapshots",
+    "job": "A pipeline over many keys, snapshots every second",
+    "snapshots": "A pipeline with snapshots and without",
+    "functions": "Functions of the user's",
+    "transform-with-state": "Spark's transformWithState",
+}
+
+
 def headline(result: dict[str, Any]) -> str:
     """A result in a few words."""
     if "comparisons" in result:
         found = ", ".join(f"{each['name']} {each['ratio']}x" for each in result["comparisons"])
+    elif "figures" in result:
+        found = "".join(f"\n    {what}: {figure}" for what, figure in result["figures"].items())
     elif "p99_ms" in result:
         found = f"p50 {result['p50_ms']} ms, p99 {result['p99_ms']} ms, p99.9 {result['p999_ms']} ms"
     else:
@@ -74,6 +90,9 @@ def markdown(results: list[dict[str, Any]], *, command: str, took_s: float, load
     found = [result for result in results if result["case"] == "windows"]
     if found:
         lines += ["", "## What windows cost", "", WINDOWS, *comparisons(found[0])]
+    found = [result for result in results if result["case"] == "state"]
+    if found:
+        lines += ["", "## Keyed state", "", STATE, *state(found)]
     return "\n".join(lines) + "\n"
 
 
@@ -109,6 +128,18 @@ def comparisons(result: dict[str, Any]) -> list[str]:
     for each in result["comparisons"]:
         costs = [f"{label}: {cost:,}" for label, cost in each["ns_per_row"].items()]
         lines.append("| " + " | ".join([each["name"], *costs, f"{each['ratio']:.2f}x"]) + " |")
+    return lines
+
+
+def state(results: list[dict[str, Any]]) -> list[str]:
+    """How many keys a second, and a table per part."""
+    rates = {name: rate for result in results for name, rate in result["rates"].items()}
+    peer = rates.get("transformWithState")
+    lines = ["| | keys/s | to transformWithState |", "|---|---|---|"]
+    lines += [f"| {name} | {rate:,} | {f'{rate / peer:,.0f}x' if peer else ''} |" for name, rate in rates.items()]
+    for result in results:
+        lines += ["", f"### {PARTS[result['system']]}", "", "| | |", "|---|---|"]
+        lines += [f"| {what} | {figure} |" for what, figure in result["figures"].items()]
     return lines
 
 

@@ -24,12 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
+from benchmarks.state import PARTS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
 FILES = 20
-CASES = ("generated", "files", "latency", "windows")
-ONE_SYSTEM = {"latency": ("continuous",), "windows": ("local",)}
+CASES = ("generated", "files", "latency", "windows", "state")
+SYSTEMS_OF = {"latency": ("continuous",), "windows": ("local",), "state": PARTS}
+"""Of cases that not all systems are compared in. Those of the state case are its parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,16 @@ class Sizes:
     runs: int
     latency_s: float
     windows_scale: float
+    state_scale: float
     timeout_s: float
 
 
-FULL = Sizes(generated_rows=120_000_000, rows_per_file=400_000, runs=3, latency_s=45, windows_scale=1.0, timeout_s=600)
-QUICK = Sizes(generated_rows=20_000_000, rows_per_file=50_000, runs=1, latency_s=12, windows_scale=0.1, timeout_s=200)
+FULL = Sizes(
+    generated_rows=120_000_000, rows_per_file=400_000, runs=3, latency_s=45, windows_scale=1.0, state_scale=1.0, timeout_s=600
+)
+QUICK = Sizes(
+    generated_rows=20_000_000, rows_per_file=50_000, runs=1, latency_s=12, windows_scale=0.1, state_scale=0.1, timeout_s=200
+)
 SIZES = {"full": FULL, "quick": QUICK}
 
 LATENCY_RATE = 50_000
@@ -60,7 +67,11 @@ def main() -> None:
         "--quick", action="store_const", dest="size", const="quick", default="full", help="smaller and less certain"
     )
     parser.add_argument("--case", choices=CASES, action="append", help="only this one; may be said several times")
-    parser.add_argument("--system", action="append", help="only this one: continuous, microbatch or structured-streaming")
+    parser.add_argument(
+        "--system",
+        action="append",
+        help="only this one: continuous, microbatch, structured-streaming; or a part of the state case",
+    )
     parser.add_argument("--child", nargs=4, metavar=("CASE", "SYSTEM", "FOLDER", "OUT"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -89,7 +100,7 @@ def all_of(size: str, cases: tuple[str, ...] | list[str], systems: list[str] | N
         if "files" in cases:
             write_files(folder, SIZES[size].rows_per_file)
         for case in cases:
-            for system in ONE_SYSTEM.get(case, SYSTEMS):
+            for system in SYSTEMS_OF.get(case, SYSTEMS):
                 if not systems or system in systems:
                     results.append(child(case, system, size, folder, Path(scratch)))
     return results
@@ -119,9 +130,11 @@ def child(case: str, system: str, size: str, folder: Path, scratch: Path) -> dic
 
 def one(case: str, system: str, sizes: Sizes, folder: Path) -> dict[str, Any]:
     """In that process: warm up, run, sum up."""
-    from benchmarks import latency, systems, windows
+    from benchmarks import latency, state, systems, windows
     from benchmarks.measure import summary
 
+    if case == "state":
+        return state.run(system, runs=sizes.runs, scale=sizes.state_scale)
     if case == "windows":
         return windows.run(sizes.runs, sizes.windows_scale)
     if case == "latency":

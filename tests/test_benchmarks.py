@@ -9,7 +9,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from benchmarks import latency, measure, peer, report, sampler, systems, windows, workload
+from benchmarks import (
+    latency,
+    measure,
+    peer,
+    report,
+    sampler,
+    state,
+    statefunctions,
+    statejobs,
+    statepeer,
+    systems,
+    windows,
+    workload,
+)
 from benchmarks.run import FILES, FULL, QUICK
 
 import penstock as pen
@@ -38,9 +51,64 @@ def test_ads_in_files_are_counted_right(tmp_path: Path) -> None:
 
 def test_what_windows_cost_is_compared() -> None:
     result = windows.run(1, 0.005)
-    assert [each["name"] for each in result["comparisons"]] == ["overlapping windows, 1M rows/s", "overlapping windows, 100k rows/s", "open sessions"]
+    assert [each["name"] for each in result["comparisons"]] == [
+        "overlapping windows, 1M rows/s",
+        "overlapping windows, 100k rows/s",
+        "open sessions",
+    ]
     assert all(each["ratio"] > 0 for each in result["comparisons"])
     assert "| open sessions | 10 thousand:" in "\n".join(report.comparisons(result))
+
+
+def test_a_table_alone_is_measured() -> None:
+    result = state.tables(5_000, 1)
+    assert result["verified"], result["note"]
+    assert sorted(result["ns_per_key"]) == [
+        f"{kind} keys, {seen}" for kind in ("int64", "string") for seen in ("first seen", "seen before")
+    ]
+
+
+def test_a_large_table_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "FILL_KEYS", 2_000)
+    monkeypatch.setattr(state, "CHANGES", ((0.01, 3), (0.1, 2)))
+    result = state.large(10_000, tmp_path)
+    assert result["verified"], result["note"]
+    assert result["peak_bytes"] > 0
+    assert result["changes"]["1.0%"]["changed"] == 100
+    assert result["changes"]["10.0%"]["bytes_per_change"] == pytest.approx(29, abs=10)
+
+
+def test_a_table_with_wrong_counts_is_noticed() -> None:
+    table = state.KeyedTable(state.SPECS["int64"], range(128), 128)
+    table.put_many(pa.record_batch({"key": [1, 2]}), pa.record_batch({"n": [1, 3]}))
+    assert state.wrong_total(table, 4) == ""
+    assert "add up to 4 instead of 2" in state.wrong_total(table, 2)
+
+
+def test_counts_per_key_are_checked_and_watched() -> None:
+    counted = statejobs.count(statejobs.Keys(1_000, 3), local())
+    assert counted.note == ""
+    assert counted.rows == 3_000
+    assert counted.memory > 0
+    assert counted.pauses_ms
+
+
+def test_a_job_over_many_keys_and_what_snapshots_cost_it() -> None:
+    large = statejobs.large(1_000, local())
+    compared = statejobs.snapshots(1_000, rounds=2, runs=1, runner=lambda every: local())
+    assert large["verified"], large["note"]
+    assert compared["verified"], compared["note"]
+    found = [{"case": "state", "system": "job", **large}, {"case": "state", "system": "snapshots", **compared}]
+    found += [{"case": "state", "system": "transform-with-state", "rates": {"transformWithState": 1_000}, "figures": {"a": "b"}}]
+    text = "\n".join(report.state(found))
+    assert "| transformWithState | 1,000 | 1x |" in text
+    assert "| a | b |" in text
+
+
+def test_process_functions_are_measured_once_they_are_there() -> None:
+    assert hasattr(pen, "ProcessFunction") == statefunctions.AVAILABLE
+    if not statefunctions.AVAILABLE:
+        assert statefunctions.run(10, 1)["rates"] == {}
 
 
 def test_a_wrong_count_is_noticed() -> None:
@@ -111,3 +179,11 @@ def test_the_peer_counts_the_same_events(spark: Any) -> None:
     run = peer.run_generated(spark, 20_000)
     assert run.verified, run.note
     assert len(run.commits) == peer.BATCHES
+
+
+@pytest.mark.spark
+def test_the_peer_of_state_counts_right(spark: Any) -> None:
+    pytest.importorskip("google.protobuf")
+    commits, counts = statepeer.count(spark, 20)
+    assert len(commits) == statepeer.BATCHES
+    assert counts == dict.fromkeys(range(20), statepeer.BATCHES)

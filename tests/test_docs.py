@@ -21,7 +21,8 @@ def blocks(path: Path) -> str:
 
 @pytest.mark.parametrize("path", [p for p in DOCS if blocks(p)], ids=lambda p: p.name)
 def test_the_code_in_documents_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(blocks(path), str(path), "exec"), {"__name__": "__main__"})
+    # Without our own `from __future__ import annotations`: readers need not have it.
+    exec(compile(blocks(path), str(path), "exec", dont_inherit=True), {"__name__": "__main__"})
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda p: p.name)

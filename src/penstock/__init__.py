@@ -17,7 +17,7 @@ The package, in the order data flows:
     runners      who drives the tasks: local, micro-batch, continuous, batch, simulated
     testing      what users test with, and what Penstock is tested with
 
-Importing this package loads neither pyspark nor a JVM; runners do so when they run.
+Importing this package loads neither pyspark nor a JVM nor RocksDB; runners do so when they run.
 """
 
 from __future__ import annotations
@@ -36,10 +36,22 @@ from penstock.errors import ConfigError, JobError, PenstockError, PlanError, Res
 from penstock.expr import Expr, coalesce, col, concat, count, event_time, greatest, least, lit, struct, udf, when
 from penstock.expr import UserAggregate as Aggregate
 from penstock.functions import Row
+from penstock.policy import retry
+from penstock.processing.function import Context, ProcessFunction, Timer
+from penstock.processing.states import (
+    AggregatingState,
+    BroadcastState,
+    ListState,
+    MapState,
+    Output,
+    ReducingState,
+    ValueState,
+)
 from penstock.runners.conductor import Restore, Status
 from penstock.runners.control import attach
 from penstock.runners.job import Job
 from penstock.runners.local import Local
+from penstock.state.backend import RocksDB
 from penstock.windows import WindowShape
 
 if TYPE_CHECKING:
@@ -51,26 +63,37 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aggregate",
+    "AggregatingState",
     "Batch",
+    "BroadcastState",
     "ConfigError",
+    "Context",
     "Continuous",
     "Epoch",
     "Expr",
     "Job",
     "JobError",
+    "ListState",
     "Local",
+    "MapState",
     "MicroBatch",
+    "Output",
     "PenstockError",
     "Pipeline",
     "PlanError",
+    "ProcessFunction",
+    "ReducingState",
     "Restore",
     "RestoreError",
+    "RocksDB",
     "Row",
     "RunnerError",
     "Sink",
     "Source",
     "Status",
     "Stream",
+    "Timer",
+    "ValueState",
     "WindowShape",
     "attach",
     "coalesce",
@@ -83,6 +106,7 @@ __all__ = [
     "lit",
     "op",
     "pane",
+    "retry",
     "running",
     "session",
     "sliding",

@@ -47,7 +47,7 @@ __all__ = ["app", "load", "main"]
 
 LOOK_S = 0.2
 TELL_S = 2.0  # between lines, where they stay
-OPTIONS = ("parallelism", "storage", "snapshot_every", "keep", "restarts", "backoff")  # of runners, and the flags of that name
+OPTIONS = ("parallelism", "storage", "snapshot_every", "keep", "state", "restarts", "backoff")  # of runners, and flags
 USAGE = (PlanError, ConfigError, RunnerError, RestoreError)  # nothing was run
 
 
@@ -90,6 +90,7 @@ Storage = Annotated[str | None, typer.Option(help="Folder of checkpoints; else P
 Parallelism = Annotated[int | None, typer.Option(help="Tasks per stage; may change at each start.")]
 SnapshotEvery = Annotated[str | None, typer.Option(help="Length of an epoch: how often output appears. Like 250ms, 1s, 1m.")]
 Keep = Annotated[int | None, typer.Option(help="How many checkpoints to keep.")]
+State = Annotated[str | None, typer.Option(help="Where a running task keeps its tables: columnar or rocksdb.")]
 Restarts = Annotated[int | None, typer.Option(help="Give up after so many restarts in a row without a new checkpoint.")]
 Backoff = Annotated[str | None, typer.Option(help="First wait before a restart; then doubled.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the pipeline function.")]
@@ -117,6 +118,7 @@ def run_command(
     storage: Storage = None,
     snapshot_every: SnapshotEvery = None,
     keep: Keep = None,
+    state: State = None,
     restarts: Restarts = None,
     backoff: Backoff = None,
     settings: Settings = None,
@@ -145,6 +147,7 @@ def explain(
     storage: Storage = None,
     snapshot_every: SnapshotEvery = None,
     keep: Keep = None,
+    state: State = None,
     restarts: Restarts = None,
     backoff: Backoff = None,
     settings: Settings = None,

@@ -45,9 +45,20 @@ from penstock.schema import (
     visible,
 )
 
-__all__ = ["Applied", "Row", "RowFunction"]
+__all__ = [
+    "Applied",
+    "Decoder",
+    "Encoder",
+    "Failed",
+    "Row",
+    "RowFunction",
+    "decoder_for",
+    "encoder_for",
+    "fields_of",
+    "instance_maker",
+]
 
-_KINDS = ("map", "flat_map", "filter")
+_KINDS = ("map", "flat_map", "filter", "map_async")
 
 Errors = list[tuple[int, Exception]]
 Decoder = Callable[[list[list[Any]], int], Iterable[Any]]
@@ -95,24 +106,33 @@ class RowFunction:
         name = _name_of(fn)
         parameter, returns = _annotations(fn, name)
         shown = visible(input)
-        columns, decode = _decoder(name, parameter, shown)
+        columns, decode = decoder_for(name, parameter, shown)
         if kind == "filter":
             if schema is not None:
                 raise PlanError("filter keeps the columns as they are, so it takes no schema")
             if returns not in (None, bool):
-                raise PlanError(f"filter needs a function that returns bool, and {name} returns {_shown(returns)}")
+                raise PlanError(f"filter needs a function that returns bool, and {name} returns {shown_type(returns)}")
             return cls(name, kind, fn, columns, shown, decode, _nothing)
         spec = schema if schema is not None else _returned(name, kind, returns)
-        output, encode = _encoder(spec, shown)
+        output, encode = encoder_for(spec, shown)
         return cls(name, kind, fn, columns, output, decode, encode)
 
-    def apply(self, batch: pa.RecordBatch) -> Applied:
-        """Run the function over the rows of `batch`."""
+    def apply(self, batch: pa.RecordBatch, attempts: int = 1) -> Applied:
+        """Run the function over the rows of `batch`; where it raises, up to `attempts` times."""
         values = self.decoder([to_values(batch.column(name)) for name in self.columns], batch.num_rows)
-        origin, results, errors = self._call(values)
+        origin, results, errors = self._call(values, attempts)
         if self.kind == "filter":
             rows = batch.select(self.output.names).take(pa.array(origin, pa.int64()))
             return Applied(rows.cast(self.output), np.array(origin, dtype=np.int64), errors)
+        return self.fit(origin, results, errors)
+
+    def arguments(self, batch: pa.RecordBatch) -> list[tuple[Any, Exception | None]]:
+        """For each row what the function is to get, or why that cannot be made."""
+        values = self.decoder([to_values(batch.column(name)) for name in self.columns], batch.num_rows)
+        return [(None, value.error) if type(value) is Failed else (value, None) for value in values]
+
+    def fit(self, origin: list[int], results: list[Any], errors: Errors) -> Applied:
+        """What calls returned as rows; those that do not fit are added to the errors."""
         try:
             rows = self._to_batch(results)
         except Exception:
@@ -123,7 +143,7 @@ class RowFunction:
         """The argument of each call, from Python values of `self.columns`; raises if one cannot be made."""
         arguments = list(self.decoder(columns, rows))
         for argument in arguments:
-            if type(argument) is _Failed:
+            if type(argument) is Failed:
                 raise argument.error
         return arguments
 
@@ -131,15 +151,15 @@ class RowFunction:
         """One returned value as a value for each output column; a `RowError` if it has other columns."""
         return [column[0] for column in self.encoder([result])]
 
-    def _call(self, values: Iterable[Any]) -> tuple[list[int], list[Any], Errors]:
+    def _call(self, values: Iterable[Any], attempts: int) -> tuple[list[int], list[Any], Errors]:
         """What the function returned, the row each came from, and the rows for which it raised."""
         origin: list[int] = []
         results: list[Any] = []
         errors: Errors = []
-        function, kind = self.function, self.kind
+        function, kind = self.function if attempts == 1 else self._repeated(attempts), self.kind
         for index, value in enumerate(values):
             try:
-                if type(value) is _Failed:
+                if type(value) is Failed:
                     raise value.error
                 found = function(value)
                 if kind == "map":
@@ -155,6 +175,22 @@ class RowFunction:
             except Exception as error:  # Whatever a user's function raises is an error of its row.
                 errors.append((index, error))
         return origin, results, errors
+
+    def _repeated(self, attempts: int) -> Callable[[Any], Any]:
+        """The function, called again if it raises. What a generator raises it raises while it is read, so it is read here."""
+        function, whole = self.function, self.kind == "flat_map"
+
+        def repeated(value: Any) -> Any:
+            for left in reversed(range(attempts)):
+                try:
+                    found = function(value)
+                    return _several(self.name, found) if whole else found
+                except Exception:
+                    if not left:
+                        raise
+            raise AssertionError("there is at least one attempt")
+
+        return repeated
 
     def _to_batch(self, results: list[Any]) -> pa.RecordBatch:
         columns = self.encoder(results)
@@ -214,11 +250,11 @@ def _returned(name: str, kind: str, returns: Any) -> Any:
             f"cannot tell what {name} returns.\n"
             f"  Use a function with a return annotation (-> Priced), or say it: .{kind}({name}, schema=float)"
         )
-    if kind == "map":
+    if kind in ("map", "map_async"):
         inner, optional = is_optional(returns)
         if optional and (inner is Row or is_record_class(inner)):
             raise PlanError(
-                f"{name} may return None, and map makes one row of each.\n  Use flat_map, which may give none, or filter"
+                f"{name} may return None, and {kind} makes one row of each.\n  Use flat_map, which may give none, or filter"
             )
         return returns
     args = typing.get_args(returns)
@@ -226,27 +262,29 @@ def _returned(name: str, kind: str, returns: Any) -> Any:
     iterable = isinstance(origin, type) and hasattr(origin, "__iter__") and not issubclass(origin, Mapping)
     if not iterable or not args:
         raise PlanError(
-            f"flat_map needs a function that gives several rows, and {name} returns {_shown(returns)}.\n"
-            f"  Annotate it: -> Iterator[{_shown(returns)}], or use map"
+            f"flat_map needs a function that gives several rows, and {name} returns {shown_type(returns)}.\n"
+            f"  Annotate it: -> Iterator[{shown_type(returns)}], or use map"
         )
     return args[0]
 
 
-def _shown(annotation: Any) -> str:
+def shown_type(annotation: Any) -> str:
+    """How to call a type in a message."""
     return str(getattr(annotation, "__name__", annotation))
 
 
 # From columns to what the function gets
 
 
-class _Failed:
+class Failed:
     """Stands for an argument that could not be made: the call raises this error instead."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
-def _decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tuple[str, ...], Decoder]:
+def decoder_for(name: str, annotation: Any, schema: pa.Schema) -> tuple[tuple[str, ...], Decoder]:
+    """The columns a function with this parameter reads, and what makes its arguments of them."""
     if annotation is None or annotation is Row or annotation is typing.Any:
         return tuple(schema.names), _row_decoder(schema)
     if is_record_class(annotation):
@@ -254,18 +292,18 @@ def _decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tuple[str, 
     field = to_field("value", annotation)
     if len(schema) != 1:
         raise PlanError(
-            f"{name} takes {_shown(annotation)}, so its input must have one column, "
+            f"{name} takes {shown_type(annotation)}, so its input must have one column, "
             f"and this has {len(schema)}: {', '.join(schema.names)}.\n"
             "  Annotate a class with the fields it needs, or take a pen.Row"
         )
     only = schema.field(0)
     _check_fits(name, only, field)
-    convert = _safely(_instance_maker(annotation))
+    convert = _safely(instance_maker(annotation))
 
     def decode(columns: list[list[Any]], rows: int) -> Iterable[Any]:
         if field.nullable:
             return (None if value is None else convert(value) for value in columns[0])
-        refused = _Failed(RowError(f"{only.name}: null, and {name} takes none. Annotate it: {_shown(annotation)} | None"))
+        refused = Failed(RowError(f"{only.name}: null, and {name} takes none. Annotate it: {shown_type(annotation)} | None"))
         return (refused if value is None else convert(value) for value in columns[0])
 
     return (only.name,), decode
@@ -289,7 +327,7 @@ def _record_decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tupl
         if index < 0:
             raise PlanError(no_such_column(field.name, schema.names))
         _check_fits(name, schema.field(index), field)
-    make = _safely(_instance_maker(annotation))
+    make = _safely(instance_maker(annotation))
     names = [field.name for field in fields]
     required = [field.name for field in fields if not field.nullable and schema.field(field.name).nullable]
 
@@ -297,10 +335,32 @@ def _record_decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tupl
         record = dict(zip(names, values, strict=True))
         for one in required:
             if record[one] is None:
-                return _Failed(RowError(f"{one}: null, and {annotation.__name__} takes none. Annotate it: {one}: … | None"))
+                return Failed(RowError(f"{one}: null, and {annotation.__name__} takes none. Annotate it: {one}: … | None"))
         return make(record)
 
-    return tuple(names), lambda columns, rows: map(decode_one, zip(*columns, strict=True))
+    direct = _takes_columns(annotation, schema)
+    checked = [names.index(one) for one in required]
+
+    def decode(columns: list[list[Any]], rows: int) -> Iterable[Any]:
+        if direct and not any(None in columns[index] for index in checked):
+            return map(annotation, *columns)
+        return map(decode_one, zip(*columns, strict=True))
+
+    return tuple(names), decode
+
+
+def _takes_columns(annotation: Any, schema: pa.Schema) -> bool:
+    """Whether instances can be made of values as they are, position by position, and nothing can go wrong: several times faster."""
+    if dataclasses.is_dataclass(annotation):
+        parameters: Any = getattr(annotation, "__dataclass_params__")  # noqa: B009 - mypy does not know it
+        plain = all(field.init and not field.kw_only for field in dataclasses.fields(annotation))
+        own = "__init__" in vars(annotation) and not hasattr(annotation, "__post_init__")
+        if not (parameters.init and plain and own):
+            return False
+    elif not (issubclass(annotation, tuple) and annotation.__base__ is tuple):
+        return False
+    makers = ((name, instance_maker(hint)) for name, hint in record_hints(annotation).items())
+    return all(m is _itself or (m is float and pa.types.is_floating(schema.field(n).type)) for n, m in makers)
 
 
 def _check_fits(name: str, column: pa.Field, field: pa.Field) -> None:
@@ -339,23 +399,23 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     return found == wanted or any(check(found) and check(wanted) for check in alike)
 
 
-def _instance_maker(annotation: Any) -> Callable[[Any], Any]:
+def instance_maker(annotation: Any) -> Callable[[Any], Any]:
     """What turns Arrow's Python value (dicts, lists of pairs) into an instance of the annotated type."""
     annotation, _ = is_optional(annotation)
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
-        return _instance_maker(args[0])
+        return instance_maker(args[0])
     if annotation is float:
         return float
     if origin is list:
-        item = _unless_null(_instance_maker(args[0]))
+        item = _unless_null(instance_maker(args[0]))
         return lambda values: [item(value) for value in values]
     if origin is dict:
-        item = _unless_null(_instance_maker(args[1]))
+        item = _unless_null(instance_maker(args[1]))
         return lambda pairs: {key: item(value) for key, value in dict(pairs).items()}
     if not is_record_class(annotation):
         return _itself
-    makers = {name: _unless_null(_instance_maker(hint)) for name, hint in record_hints(annotation).items()}
+    makers = {name: _unless_null(instance_maker(hint)) for name, hint in record_hints(annotation).items()}
     if typing.is_typeddict(annotation):
         return lambda record: {name: maker(record[name]) for name, maker in makers.items()}
     return lambda record: annotation(**{name: maker(record[name]) for name, maker in makers.items()})
@@ -374,7 +434,7 @@ def _safely(maker: Callable[[Any], Any]) -> Callable[[Any], Any]:
         try:
             return maker(value)
         except Exception as error:
-            return _Failed(error)
+            return Failed(error)
 
     return make
 
@@ -390,7 +450,7 @@ def _nothing(results: list[Any]) -> list[list[Any]]:
     return []
 
 
-def _encoder(spec: Any, input: pa.Schema) -> tuple[pa.Schema, Encoder]:
+def encoder_for(spec: Any, input: pa.Schema) -> tuple[pa.Schema, Encoder]:
     """The output schema, and what turns returned values into its columns."""
     output = input if spec is Row else to_schema(spec)
     nested = [bool(pa.types.is_nested(kind)) for kind in output.types]
@@ -420,13 +480,13 @@ def _record_columns(results: list[Any], names: list[str]) -> list[list[Any]]:
 def _record_of(value: Any, names: list[str]) -> Mapping[str, Any]:
     if isinstance(value, tuple) and not hasattr(value, "_asdict") and len(value) == len(names):
         return dict(zip(names, value, strict=True))
-    found = _fields_of(value)
+    found = fields_of(value)
     if found is None:
         raise RowError(f"expected a row with {', '.join(names)}, and found {value!r}")
     return found
 
 
-def _fields_of(value: Any) -> Mapping[str, Any] | None:
+def fields_of(value: Any) -> Mapping[str, Any] | None:
     """The fields of whatever can stand for a row, or None."""
     if isinstance(value, Row):
         return value._values
@@ -442,7 +502,7 @@ def _fields_of(value: Any) -> Mapping[str, Any] | None:
 
 def _plain(value: Any) -> Any:
     """Nested instances as the dicts and lists that Arrow takes."""
-    fields = _fields_of(value)
+    fields = fields_of(value)
     if fields is not None:
         return {key: _plain(item) for key, item in fields.items()}
     if isinstance(value, (list, tuple)):

@@ -54,10 +54,9 @@ def test_a_name_that_is_no_text_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", ["ignore", "", None])
-def test_on_error_knows_two_words(value: Any) -> None:
-    assert (
-        raised(lambda: pen.Pipeline("a", on_error=value)).message
-        == f'on_error={value!r} is not known. Write "fail" or "dead-letter"'
+def test_on_error_knows_two_words_and_retry(value: Any) -> None:
+    assert raised(lambda: pen.Pipeline("a", on_error=value)).message == (
+        f'on_error={value!r} is not known. Write "fail" or "dead-letter", or pen.retry(3, then="dead-letter")'
     )
 
 

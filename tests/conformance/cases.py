@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -303,6 +305,205 @@ def view(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
     sides[0].join(sides[1], on="k", within="forever", how="full", name="view").write(**changes_to(out, "main"))
 
 
+@dataclass
+class Asked:
+    id: str
+    k: str
+    small: int
+    flag: bool
+
+
+@dataclass
+class Answered:
+    id: str
+    k: str
+    answer: int
+
+
+async def answered(row: Asked) -> Answered:
+    """Takes its time; for some rows there is no answer."""
+    await asyncio.sleep(0.0004 * row.small)
+    if row.small == 3 and row.flag:
+        raise ConnectionError(f"no answer for {row.id}")
+    return Answered(row.id, row.k, row.small * 2)
+
+
+def calls(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    rows = timed(inputs["events"])
+    policy = pen.retry(2, then="dead-letter", delay="1ms")
+    for name, ordered in (("main", True), ("any", False)):
+        answers = rows.map_async(answered, capacity=30, ordered=ordered, on_error=policy, name=f"{name}-answers")
+        answers.write(sinks.files(out / name, format="json"), name=name)
+        answers.key_by("k").window(pen.tumbling("5s")).aggregate(n=pen.count(), total="sum(answer)", name=f"{name}-counts").write(
+            sinks.files(out / f"{name}-counts", format="json"), name=f"{name}-counts"
+        )
+    p.dead_letters.write(sinks.files(out / "dead", format="json"), name="dead")
+
+
+@dataclass
+class Event:
+    id: str
+    k: str
+    v: int | None
+    small: int
+    flag: bool
+    text: str
+    at: datetime
+
+
+@dataclass
+class Burst:
+    k: str
+    first: str
+    last: str
+    ids: list[str]
+    words: int
+    most: str | None
+    total: int | None
+
+
+@dataclass
+class Silence:
+    k: str
+    since: datetime
+
+
+class Bursts(pen.ProcessFunction):
+    """Rows of a key up to a silence of 900 ms or a flagged row of kind 3; the words said; and, beside it, long silences."""
+
+    first = pen.ValueState(Event)
+    ids = pen.ListState(str)
+    words = pen.MapState(str, int)
+    highest = pen.ReducingState(max, int)
+    total = pen.AggregatingState(col("value").sum(), int)
+    silences = pen.Output(Silence)
+
+    def on_row(self, row: Event, ctx: pen.Context) -> Iterator[Burst]:
+        if self.first.get() is None:
+            self.first.set(row)
+        self.ids.append(row.id)
+        for word in row.text.split():
+            self.words.set(word, self.words.get(word, 0) + 1)
+        if row.v is not None:
+            self.highest.add(row.v)
+            self.total.add(row.v)
+        ctx.set_timer("quiet", after="900ms")
+        ctx.set_timer("silent", at=row.at + timedelta(seconds=2))
+        if row.small == 3 and row.flag:
+            ctx.clear_timer("quiet")
+            yield self.done()
+
+    def done(self) -> Burst:
+        first, ids, words = self.first.get(), self.ids.get(), dict(self.words.items())
+        most = max(words, key=lambda word: (words[word], word), default=None)
+        burst = Burst(first.k, first.id, ids[-1], ids, sum(words.values()), most, self.total.get())
+        for state in (self.first, self.ids, self.words, self.highest, self.total):
+            state.clear()
+        return burst
+
+    def on_timer(self, timer: pen.Timer, ctx: pen.Context) -> Burst | None:
+        if timer.name == "quiet":
+            return self.done()
+        ctx.emit(Silence(ctx.key, timer.at - timedelta(seconds=2)), to=self.silences)
+        return None
+
+
+def process(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    bursts = timed(inputs["events"]).key_by("k").process(Bursts(), name="bursts", order="event-time")
+    bursts.write(sinks.files(out / "main", format="json"), name="main")
+    bursts.side("silences").write(sinks.files(out / "silences", format="json"), name="silences")
+
+
+@dataclass
+class Bid:
+    id: str
+    k: str
+    x: float
+    at: datetime
+
+
+@dataclass
+class Ask:
+    id: str
+    k: str
+    x: float
+    flag: bool
+
+
+@dataclass
+class Match:
+    bid: str
+    ask: str | None
+    open: int
+
+
+class Book(pen.ProcessFunction):
+    """Each ask takes the best bid of the last three seconds; a bid that nobody took is told too."""
+
+    bids = pen.MapState(str, float)
+    left = pen.Output(Match)
+
+    def on_left(self, bid: Bid, ctx: pen.Context) -> None:
+        self.bids.set(bid.id, bid.x)
+        ctx.set_timer(bid.id, after="3s")
+
+    def on_right(self, ask: Ask, ctx: pen.Context) -> Match | None:
+        fitting = [(x, id) for id, x in self.bids.items() if x >= ask.x]
+        if not ask.flag or not fitting:
+            return None
+        _, best = max(fitting)
+        self.bids.remove(best)
+        ctx.clear_timer(best)
+        return Match(best, ask.id, len(self.bids))
+
+    def on_timer(self, timer: pen.Timer, ctx: pen.Context) -> None:
+        self.bids.remove(timer.name)
+        ctx.emit(Match(timer.name, None, len(self.bids)), to=self.left)
+
+
+@dataclass
+class Rule:
+    k: str
+    v: int | None
+
+
+class Ruled(pen.ProcessFunction):
+    """Counts rows and rules, and tells at the end: when a rule comes depends on the run, that each task gets each once does not."""
+
+    rules = pen.BroadcastState(str, int)
+    seen = pen.ValueState(int, default=0)
+
+    def on_row(self, row: Ask, ctx: pen.Context) -> None:
+        self.seen.set(self.seen.get() + 1)
+        ctx.set_timer("end", at=END)
+
+    def on_broadcast(self, rule: Rule, ctx: pen.Context) -> None:
+        self.rules.set(rule.k, self.rules.get(rule.k, 0) + (rule.v or 0))
+
+    def on_timer(self, timer: pen.Timer, ctx: pen.Context) -> Iterator[RuledKey]:
+        yield RuledKey(ctx.key, self.seen.get(), len(self.rules), sum(n for _, n in self.rules.items()))
+
+
+@dataclass
+class RuledKey:
+    k: str
+    seen: int
+    rules: int
+    total: int
+
+
+END = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+def connected(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
+    left, right = timed(inputs["left"]), timed(inputs["right"])
+    book = left.key_by("k").connect(right.key_by("k")).process(Book(), name="book", order="event-time")
+    book.write(sinks.files(out / "main", format="json"), name="main")
+    book.side("left").write(sinks.files(out / "left", format="json"), name="left")
+    ruled = left.key_by("k").connect(right.broadcast()).process(Ruled(), name="ruled")
+    ruled.write(sinks.files(out / "ruled", format="json"), name="ruled")
+
+
 CASES = [
     Case("windows", {"events": data.make(1)}, windows),
     Case("late", {"events": data.make(2, late_every=25)}, late),
@@ -323,4 +524,7 @@ CASES = [
     Case("joins", {"left": data.make(21, splits=2, rows=600), "right": data.make(22, splits=2, rows=600)}, joins),
     Case("view", {"left": data.make(23, splits=2, rows=600), "right": data.make(24, splits=2, rows=600)}, view, timers=False),
     Case("counted", {"events": data.make(18)}, counted, timers=False),
+    Case("async", {"events": data.make(25, rows=400)}, calls),
+    Case("process", {"events": data.make(25, rows=700)}, process),
+    Case("connected", {"left": data.make(26, splits=2, rows=500), "right": data.make(27, splits=2, rows=500)}, connected),
 ]

@@ -27,12 +27,13 @@ class Leg:
     runner: str
     parallelism: int
     by: str = "stop"
+    state: Any = None
 
 
 def run_chain(case: Case, legs: Sequence[Leg], make_runner: RunnerFactory, tmp: Path) -> None:
     """Each leg but the last runs up to its gate and hands over; the last runs to the end. Then the oracle judges."""
     out, folder = tmp / "out", tmp / "gate"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     storage, restore = tmp / "storage-0", "latest"
     for number, leg in enumerate(legs):
         last = number == len(legs) - 1
@@ -43,7 +44,8 @@ def run_chain(case: Case, legs: Sequence[Leg], make_runner: RunnerFactory, tmp: 
             gate.write_text(str(number))
         (folder / "opened.log").unlink(missing_ok=True)
         pipeline, sources = case.pipeline(out, folder, stops=len(legs))
-        runner = make_runner(leg.runner, parallelism=leg.parallelism, storage=str(storage), last=last)
+        options = {} if leg.state is None else {"state": leg.state}
+        runner = make_runner(leg.runner, parallelism=leg.parallelism, storage=str(storage), last=last, **options)
         job = pipeline.start(runner, restore=restore)
         restore = "latest"
         before = job_start(job)

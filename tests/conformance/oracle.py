@@ -401,6 +401,85 @@ def check_view(inputs: Inputs, out: str) -> None:
     same({key: n for key, n in found.items() if n}, expected, "view")
 
 
+def check_async(inputs: Inputs, out: str) -> None:
+    rows = data.everything(inputs["events"])
+    failed = {r["id"] for r in rows if r["small"] == 3 and r["flag"]}
+    good = [r for r in rows if r["id"] not in failed]
+    assert len(failed) >= 50
+    windows = grouped(good, lambda r: (r["k"], window(r["at"], 5)))
+    for name in ("main", "any"):
+        answers = once(committed(f"{out}/{name}"), ("id",), ("k", "answer"), name)
+        same(answers, {(r["id"],): (r["k"], r["small"] * 2) for r in good}, name)
+        counts = once(committed(f"{out}/{name}-counts"), ("k", "window_start"), ("n", "total"), f"{name} counts")
+        expected = {key: (len(members), sum(r["small"] * 2 for r in members)) for key, members in windows.items()}
+        same(counts, expected, f"{name} counts")
+    letters = Counter((r["step"], r["error"], r["source"]) for r in committed(f"{out}/dead"))
+    expected_letters = {
+        (f"{name}-answers", f"ConnectionError: no answer for {i}", "events"): 1 for name in ("main", "any") for i in failed
+    }
+    same(dict(letters), expected_letters, "dead letters")
+
+
+def check_process(inputs: Inputs, out: str) -> None:
+    bursts: dict[Any, Any] = {}
+    silences = {}
+    for k, rows in grouped(data.everything(inputs["events"]), lambda r: r["k"]).items():
+        rows.sort(key=lambda r: r["at"])
+        assert len({r["at"] for r in rows}) == len(rows), "no two rows of a key have the same time, so their order is known"
+        burst: Rows = []
+        for row, after in zip(rows, [*(r["at"] for r in rows[1:]), math.inf]):
+            burst.append(row)
+            if (row["small"] == 3 and row["flag"]) or after > row["at"] + 900_000:
+                bursts[k, burst[0]["id"]] = burst_of(burst)
+                burst = []
+            if after > row["at"] + 2_000_000:
+                silences[k, row["at"]] = 1
+    found = committed(f"{out}/main")
+    assert len(found) >= 300, f"only {len(found)} bursts"
+    assert len({len(burst[1]) for burst in bursts.values()}) >= 4, "bursts have different lengths"
+    for row in found:
+        row["ids"] = tuple(row["ids"])
+    same(once(found, ("k", "first"), ("last", "ids", "words", "most", "total"), "bursts"), bursts, "bursts")
+    told = Counter((r["k"], micros(r["since"])) for r in committed(f"{out}/silences"))
+    assert len(silences) >= 100, f"only {len(silences)} silences"
+    same(dict(told), silences, "silences")
+
+
+def burst_of(rows: Rows) -> tuple[Any, ...]:
+    words = Counter(word for row in rows for word in row["text"].split())
+    most = max(words, key=lambda word: (words[word], word), default=None)
+    return rows[-1]["id"], tuple(row["id"] for row in rows), sum(words.values()), most, total(rows)
+
+
+def check_connected(inputs: Inputs, out: str) -> None:
+    lefts, rights = data.everything(inputs["left"]), data.everything(inputs["right"])
+    sides = [("bid" + r["id"], r) for r in lefts] + [("ask" + r["id"], r) for r in rights]
+    matches: dict[Any, Any] = {}
+    left: dict[Any, Any] = {}
+    for rows in grouped(({**r, "what": what[:3]} for what, r in sides), lambda r: r["k"]).values():
+        rows.sort(key=lambda r: r["at"])
+        assert len({r["at"] for r in rows}) == len(rows), "no two rows of a key have the same time, so their order is known"
+        book: dict[str, tuple[float, int]] = {}
+        for row in [*rows, {"what": "end", "at": math.inf}]:
+            for id, (_, since) in sorted(book.items(), key=lambda item: item[1][1]):
+                if since + 3_000_000 < row["at"]:
+                    del book[id]
+                    left[id,] = (None, len(book))
+            fitting = [(x, id) for id, (x, _) in book.items() if row["what"] == "ask" and row["flag"] and x >= row["x"]]
+            if row["what"] == "bid":
+                book[row["id"]] = row["x"], row["at"]
+            elif fitting:
+                del book[max(fitting)[1]]
+                matches[max(fitting)[1],] = (row["id"], len(book))
+    assert len(matches) >= 100, f"only {len(matches)} matches"
+    same(once(committed(f"{out}/main"), ("bid",), ("ask", "open"), "matches"), matches, "matches")
+    assert len(left) >= 100, f"only {len(left)} bids were left"
+    same(once(committed(f"{out}/left"), ("bid",), ("ask", "open"), "left"), left, "left")
+    rules = len({r["k"] for r in rights}), total(rights)
+    ruled = {(k,): (len(rows), *rules) for k, rows in grouped(lefts, lambda r: r["k"]).items()}
+    same(once(committed(f"{out}/ruled"), ("k",), ("seen", "rules", "total"), "ruled"), ruled, "ruled")
+
+
 def check(name: str, inputs: Inputs, out: str) -> None:
     """Whether what was committed under `out` is the answer of case `name`."""
     globals()[f"check_{name.replace('-', '_')}"](inputs, out)

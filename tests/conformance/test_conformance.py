@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ FULL = os.environ.get("PENSTOCK_CONFORMANCE") == "full"
 def make_runner(request: pytest.FixtureRequest) -> Any:
     """Makes runners by name; Spark starts with the first that needs it."""
 
-    def make(name: str, *, parallelism: int, storage: str, last: bool) -> Any:
-        common = {"parallelism": parallelism, "storage": storage, "snapshot_every": "200ms"}
+    def make(name: str, *, parallelism: int, storage: str, last: bool, **options: Any) -> Any:
+        common = {"parallelism": parallelism, "storage": storage, "snapshot_every": "200ms", **options}
         if name == "local":
             return pen.Local(**common)
         if name == "simulated":
@@ -46,7 +47,11 @@ def ids(value: Any) -> str:
         return value.name
     if isinstance(value, Leg):
         return f"{value.runner}-{value.parallelism}"
-    return "-".join(f"{leg.runner}{leg.parallelism}" for leg in value) if isinstance(value, list | tuple) else str(value)
+    return (
+        "-".join(f"{leg.runner}{leg.parallelism}{leg.state or ''}" for leg in value)
+        if isinstance(value, list | tuple)
+        else str(value)
+    )
 
 
 def marked(legs: list[Leg]) -> Any:
@@ -88,6 +93,34 @@ def test_a_pipeline_gives_the_same_answer_on_every_runner(case: Case, legs: list
 @pytest.mark.parametrize("case", CASES, ids=ids)
 def test_a_pipeline_survives_a_chain_of_restores(case: Case, legs: list[Leg], make_runner: Any, tmp_path: Path) -> None:
     run_chain(case, legs, make_runner, tmp_path)
+
+
+ROCKS = "rocksdb"
+BACKENDS = [
+    marked([Leg("local", 2, state=ROCKS)]),
+    marked(
+        [Leg("local", 1, state=ROCKS), Leg("simulated", 3), Leg("local", 2, "savepoint", ROCKS), Leg("simulated", 1, state=ROCKS)]
+    ),
+    marked([Leg("continuous", 2, state=ROCKS), Leg("continuous", 3), Leg("continuous", 1, state=ROCKS), Leg("micro-batch", 2)]),
+]
+# What is special about each: plain numbers, lists, and rows of any type in many tables. Workers differ in nothing of that.
+BACKEND_CASES = [case for case in CASES if FULL or case.name in ("windows", "sessions", "joins")]
+BACKEND_CHAINS = [
+    pytest.param(case, *chain.values, id=f"{case.name}-{chain.id}", marks=chain.marks)
+    for case in BACKEND_CASES
+    for chain in BACKENDS
+    if FULL or case.name == "windows" or not chain.marks
+]
+
+
+@pytest.mark.parametrize(("case", "legs"), BACKEND_CHAINS)
+def test_a_pipeline_may_change_its_state_backend_at_each_restore(
+    case: Case, legs: list[Leg], make_runner: Any, tmp_path: Path
+) -> None:
+    place = tmp_path / "working-copies"
+    rocks = pen.RocksDB(cache="16MB", path=place)
+    run_chain(case, [replace(leg, state=rocks) if leg.state else leg for leg in legs], make_runner, tmp_path / "chain")
+    assert list(place.iterdir()) == [], "a working copy was left behind"
 
 
 if FULL:

@@ -80,7 +80,6 @@ def test_many_rows_of_one_moment_are_taken_together(monkeypatch: pytest.MonkeyPa
     from penstock.state import timers
 
     monkeypatch.setattr(timers, "BATCH_ROWS", 2)
-    monkeypatch.setattr(timers, "_TAKE_ROWS_MIN", 1)
     script: list[Step] = [(side, {"k": key, "v": n, "at": n // 2 * S}) for n in range(6) for key in "abc" for side in "lr"]
     ran = run(join(tolerance="1s"), script, [4])
     assert counted(ran.rows()) == counted(reference(script, S, "left"))

@@ -97,6 +97,16 @@ def batches(p: pen.Pipeline, s: pen.Stream, to: Callable[[str], Collect]) -> Non
     s.map_batches(doubled, schema="twice double, up string").write(to("out"))
 
 
+async def divided(row: pen.Row) -> int:
+    return 10 // row.j
+
+
+def async_map(p: pen.Pipeline, s: pen.Stream, to: Callable[[str], Collect]) -> None:
+    s.map_async(divided, capacity=3).write(to("out"))
+    counts = s.with_watermark("at", delay="2s").map_async(divided, capacity=2, ordered=False, name="any")
+    counts.key_by("value").window(pen.tumbling("10s")).aggregate(n=pen.count(), name="counts").write(to("counts"))
+
+
 def time(p: pen.Pipeline, s: pen.Stream, to: Callable[[str], Collect]) -> None:
     s.with_watermark("at", delay="2s").select("s", when=pen.event_time()).write(to("out"))
 
@@ -322,13 +332,66 @@ def window_top(p: pen.Pipeline, s: pen.Stream, to: Callable[[str], Collect]) -> 
     best.late.write(to("late"))
 
 
+class Account(pen.ProcessFunction):
+    """Depends on the order of the rows of a key, which is kept; fails now and then, after it has changed something."""
+
+    last = pen.ValueState(str | None, ttl="30s")
+    texts = pen.ListState(str)
+    smalls = pen.MapState(str, int)
+    odd = pen.Output("k string, x double")
+
+    def on_row(self, row: pen.Row, ctx: pen.Context) -> Iterator[dict[str, Any]]:
+        before = self.last.get()
+        self.last.set(row.s)
+        self.texts.append(row.s or "none")
+        self.smalls.set(str(row.j), self.smalls.get(str(row.j), 0) + 1)
+        if row.i is not None and row.i % 2:
+            ctx.emit({"k": row.k, "x": ctx.random.random()}, to="odd")
+        ctx.set_timer("quiet", after="7s")
+        yield {"k": row.k, "s": before, "n": 12 // row.j if row.j is not None else 2**70 if row.b else 0}
+
+    def on_timer(self, timer: pen.Timer, ctx: pen.Context) -> dict[str, Any]:
+        told = {"k": ctx.key, "s": " ".join(self.texts.get()), "n": len(self.smalls)}
+        self.texts.clear()
+        return told
+
+
+class Sides(pen.ProcessFunction):
+    left = pen.ListState(int)
+    right = pen.ReducingState(max, int)
+
+    def on_left(self, row: pen.Row, ctx: pen.Context) -> None:
+        self.left.append(row.i or 0)
+
+    def on_right(self, row: pen.Row, ctx: pen.Context) -> dict[str, Any]:
+        self.right.add(row.j)
+        return {"k": ctx.key, "s": str(self.left.get()), "n": self.right.get()}
+
+
+def process(p: pen.Pipeline, s: pen.Stream, to: Callable[[str], Collect]) -> None:
+    made = "k string, s string, n bigint"
+    timed = s.with_watermark("at", delay="0s")
+    keyed = timed.key_by("k")
+    for name, order in (("out", None), ("ordered", "event-time")):
+        account = keyed.process(Account(), schema=made, order=order, name=name)
+        account.with_columns(t=pen.event_time()).write(to(name))
+        account.side("odd").write(to(f"{name}-odd"))
+    account.late.write(to("late"))
+    left, right = timed.filter("i is null or i % 2 = 0"), timed.filter("i % 2 <> 0 and j is not null").select("k", "j", "x", "at")
+    both = left.key_by("k").connect(right.key_by("k")).process(Sides(), schema=made, order="event-time", name="sides")
+    both.write(to("sides"))
+    both.late_right.write(to("late-right"))
+
+
 KINDS |= {
+    "process": Kind(process, timed=True, examples=24),
     "interval_join": Kind(interval_join, timed=True),
     "window_join": Kind(window_join, timed=True),
     "asof_join": Kind(asof_join, timed=True),
     "forever_join": Kind(forever_join, {}, ("full", "counts")),
     "drop_duplicates": Kind(drop_duplicates, timed=True),
     "lookup": Kind(lookup),
+    "async_map": Kind(async_map, timed=True),
     "top": Kind(top, {"out": ("k", "rank"), "least": ("k", "b", "rank")}),
     "window_top": Kind(window_top, timed=True),
 }

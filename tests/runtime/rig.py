@@ -2,7 +2,7 @@
 
 Messages are delivered first in, first out, deepest first, right after each event. Watermarks and idleness that the sources make
 can be withheld (`own_time`): then only `watermark()` moves time in the stages behind them, at the very row positions a test
-chooses, however rows are cut into batches.
+chooses, however rows are cut into batches. Calls are answered when nothing else is under way, or (`answering`) when the test says.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -25,6 +25,9 @@ from penstock.protocol.messages import (
     Ack,
     Action,
     Arrived,
+    Call,
+    CallDone,
+    CallsDone,
     Decline,
     Emit,
     Event,
@@ -43,8 +46,10 @@ from penstock.protocol.messages import (
     Trigger,
     Watermark,
 )
+from penstock.runners.calls import run_now
 from penstock.runtime.assemble import Restored, Site
 from penstock.runtime.task import Task, task_name
+from penstock.state.backend import Backend, Columnar
 from penstock.state.history import store
 from penstock.state.keygroups import group_range
 
@@ -136,6 +141,8 @@ class Cut:
 class Rig:
     """All tasks of a plan."""
 
+    backend: ClassVar[Backend] = Columnar()
+
     def __init__(
         self,
         plan: PhysicalPlan,
@@ -144,8 +151,10 @@ class Rig:
         cut: Cut | None = None,
         files: MemoryStore | None = None,
         own_time: bool = False,
+        answering: bool = True,
     ) -> None:
-        self.plan, self.parallelism, self.own_time = plan, parallelism, own_time
+        self.plan, self.parallelism, self.own_time, self.answering = plan, parallelism, own_time, answering
+        self.calls: list[tuple[Task, Call]] = []
         self.files = files or MemoryStore()
         self.log: list[tuple[str, Action]] = []
         self.acks: dict[int, dict[str, TaskAck]] = defaultdict(dict)
@@ -153,12 +162,24 @@ class Rig:
         restored = cut.restored if cut else Restored()
         self.tasks = {
             task_name(stage.id, i): Task(
-                stage, Site(plan, parallelism, i, "lineage", f"uid-{stage.id}-{i}", Path("unused"), self.files, restored)
+                stage,
+                Site(
+                    plan,
+                    parallelism,
+                    i,
+                    "lineage",
+                    f"uid-{stage.id}-{i}",
+                    Path("unused"),
+                    self.files,
+                    restored,
+                    backend=self.backend,
+                ),
             )
             for stage in plan.stages
             for i in range(parallelism)
         }
         self._queues: dict[tuple[int, int, int], deque[Message]] = defaultdict(deque)  # (exchange, from, to)
+        self._held: dict[str, set[int]] = defaultdict(set)
         self._later: deque[tuple[Task, Stored]] = deque()
         for task in self.tasks.values():
             for channel in task.channels:
@@ -166,6 +187,8 @@ class Rig:
                 upstream = task_name(exchange.source_stage, channel.source)
                 task.consumed[upstream] = self.tasks[upstream].site.uid
         for task in self.tasks.values():
+            if task.calling:
+                self.tell(task, CallsDone(()))
             if task.stage.sources:
                 self.tell(task, SplitsAssigned(self._assigned(task, cut)))
 
@@ -203,8 +226,12 @@ class Rig:
                 self.acks[epoch][task.name] = ack
             case Decline():
                 self.declined.append((task.name, action))
-            case Hold() | Release():
-                pass
+            case Hold(input):
+                self._held[task.name].add(input)
+            case Release(input):
+                self._held[task.name].discard(input)
+            case Call():
+                self.calls.append((task, action))
 
     def _name(self) -> str:
         return f"state/{next(NAMES)}.arrow"
@@ -220,12 +247,31 @@ class Rig:
                 if self._step(task):
                     break
             else:
-                return
+                if not self.answering or not self.calls:
+                    return
+                self._answer(range(len(self.calls)))
+
+    def answer(self, *which: int) -> None:
+        """End some of the calls under way, in this order."""
+        self._answer(which)
+        self.deliver()
+
+    def _answer(self, which: Iterable[int]) -> None:
+        """Calls of a task that come one after the other are told it together."""
+        chosen = [self.calls[i] for i in which]
+        self.calls = [entry for entry in self.calls if entry not in chosen]
+        answers: list[tuple[Task, list[CallDone]]] = []
+        for task, call in chosen:
+            if not answers or answers[-1][0] is not task:
+                answers.append((task, []))
+            answers[-1][1].append(run_now(call))
+        for task, done in answers:
+            self.tell(task, CallsDone(done), deliver=False)
 
     def _step(self, task: Task) -> bool:
         for channel in task.channels:
             queue = self._queues[channel.exchange, channel.source, task.site.index]
-            if queue and channel.number not in task._core.held:
+            if queue and channel.number not in self._held[task.name]:
                 self.tell(task, Arrived(channel.number, queue.popleft()), deliver=False)
                 return True
         return False

@@ -1,8 +1,8 @@
 """The process that runs one job of the soak, and dies for it: `python -m soak.driver --folder F --runner continuous`.
 
 It runs one pipeline over `source.Numbers` with all that must survive a kill: state and timers (counts by key and window, to JSON
-files) and a second sink (every fifth row, to Parquet files). A user's function in it takes some time over each row, so that kills
-find somebody at work.
+files), a process function with rows that wait for their turn (running totals, to JSON files), and a sink without state (every fifth
+row, to Parquet files). A user's function in it takes some time over each row, so that kills find somebody at work.
 
 Each change of the job's state is a line of JSON on stdout::
 
@@ -19,6 +19,9 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,7 @@ NAME = "soak"
 RATE = 2000.0
 ROW_S = 0.0003  # for the user's function to think about a row
 RAW_EVERY = 5
+TALLY_S = 5
 LOOK_S = 0.02
 
 
@@ -45,8 +49,44 @@ def ponder(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
+@dataclass(slots=True)
+class Number:
+    """What `Tally` reads of a row."""
+
+    key: int
+    value: int
+
+
+@dataclass(slots=True)
+class Total:
+    """The rows and the sum of a key up to a time."""
+
+    key: int
+    upto: datetime
+    rows: int
+    total: int
+
+
+class Tally(pen.ProcessFunction):
+    """The running total of each key, sent at every full five seconds of event time after which it had changed."""
+
+    rows = pen.ValueState(int, default=0)
+    total = pen.ValueState(int, default=0)
+
+    def on_row(self, row: Number, ctx: pen.Context) -> None:
+        """Count."""
+        self.rows.set(self.rows.get() + 1)
+        self.total.set(self.total.get() + row.value)
+        second = int(ctx.event_time.timestamp()) // TALLY_S * TALLY_S + TALLY_S
+        ctx.set_timer("tally", at=datetime.fromtimestamp(second, UTC))
+
+    def on_timer(self, timer: pen.Timer, ctx: pen.Context) -> Iterator[Total]:
+        """Tell."""
+        yield Total(ctx.key, timer.at, self.rows.get(), self.total.get())
+
+
 def pipeline(folder: Path, rate: float, seed: int) -> pen.Pipeline:
-    """Counts by key and second, and every fifth row."""
+    """Counts by key and second, running totals, and every fifth row."""
     p = pen.Pipeline(NAME)
     rows = p.read(Numbers("numbers", str(folder), rate, seed)).map_batches(ponder, schema=SCHEMA).with_watermark("at", delay="1s")
     (
@@ -55,6 +95,8 @@ def pipeline(folder: Path, rate: float, seed: int) -> pen.Pipeline:
         .aggregate(rows=pen.count(), total="sum(value)", name="counts")
         .write(sinks.files(folder / "out" / "counts", format="json"), name="counts")
     )
+    totals = rows.key_by("key").process(Tally(), name="tally", order="event-time")
+    totals.write(sinks.files(folder / "out" / "totals", format="json"), name="totals")
     rows.filter(f"n % {RAW_EVERY} = 0").select("n", "key", "value").write(sinks.files(folder / "out" / "raw"), name="raw")
     return p
 

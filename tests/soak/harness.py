@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from soak import inventory, oracle
-from soak.driver import NAME, RATE, RAW_EVERY
+from soak.driver import NAME, RATE, RAW_EVERY, TALLY_S
 from soak.life import GONE_S, Life, SoakError, wait_for
 from soak.plan import RANDOM, RESTORE, JobPlan, Step
 from soak.reads import Reads
@@ -331,6 +331,8 @@ class Harness:
         self._reads.look()
         result.read = sum(note.rows for note in self._reads.notes)
         out = self._folder / "out"
-        result.wrong += oracle.check(out, result.rows, self._seed, RAW_EVERY)
+        result.wrong += oracle.check(out, result.rows, self._seed, RAW_EVERY, TALLY_S * 1_000_000)
         job_dir = self._folder / "store" / NAME
-        result.wrong += [f"unreferenced: {path}" for path in inventory.unreferenced(job_dir, [out / "counts", out / "raw"])]
+        result.wrong += [
+            f"unreferenced: {path}" for path in inventory.unreferenced(job_dir, [out / "counts", out / "totals", out / "raw"])
+        ]

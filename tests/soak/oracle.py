@@ -36,6 +36,28 @@ def expected_counts(rows: int, seed: int) -> Counted:
     return {(int(k), int(at)): (int(n), int(total)) for (k, at), n, total in zip(groups.T, counts, totals)}
 
 
+def expected_totals(rows: int, seed: int, every_us: int) -> Counted:
+    """Rows and sums of a key up to each full step after which they had changed."""
+    made = columns(np.arange(rows, dtype=np.int64), seed)
+    found = {}
+    for key in np.unique(made["key"]).tolist():
+        at, value = (made[name][made["key"] == key] for name in ("at", "value"))
+        for upto in np.unique(at // every_us * every_us + every_us).tolist():
+            passed = at <= upto  # a timer comes after the rows of its moment
+            found[key, upto] = (int(passed.sum()), int(value[passed].sum()))
+    return found
+
+
+def committed_totals(folder: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """What the JSON files say, row by row."""
+    found = []
+    for path in sorted(glob.glob(f"{folder}/epoch=*/part-*.json")):
+        for line in Path(path).read_text().splitlines():
+            row = json.loads(line)
+            found.append(((row["key"], micros(row["upto"])), (row["rows"], row["total"])))
+    return found
+
+
 def expected_raw(rows: int, seed: int, every: int) -> dict[int, tuple[int, int]]:
     """Every so many rows, by number."""
     made = columns(np.arange(0, rows, every, dtype=np.int64), seed)
@@ -89,8 +111,10 @@ def differences(what: str, found: Iterable[tuple[Any, Any]], expected: Mapping[A
     return said
 
 
-def check(out: Path, rows: int, seed: int, raw_every: int) -> list[str]:
+def check(out: Path, rows: int, seed: int, raw_every: int, tally_us: int) -> list[str]:
     """What is wrong with the committed files, in words."""
-    return differences("counts", committed_counts(out / "counts"), expected_counts(rows, seed)) + differences(
-        "raw", committed_raw(out / "raw"), expected_raw(rows, seed, raw_every)
-    )
+    return [
+        *differences("counts", committed_counts(out / "counts"), expected_counts(rows, seed)),
+        *differences("totals", committed_totals(out / "totals"), expected_totals(rows, seed, tally_us)),
+        *differences("raw", committed_raw(out / "raw"), expected_raw(rows, seed, raw_every)),
+    ]

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 LOCAL, CLUSTER = "local[8]", "local-cluster[2,1,1024]"
-WORKER_POINTS = ("source.read", "barrier.aligned", "store.before", "store.after", "ack.before")
+WORKER_POINTS = ("source.read", "barrier.aligned", "store.before", "store.between", "compact.merged", "store.after", "ack.before")
 DRIVER_POINTS = ("publish.before", "publish.after", "commit.before", "commit.after", "collect.before")
 RESTORE = "restore.before"
 RANDOM = "random"
@@ -59,7 +59,7 @@ def points(kind: str, names: tuple[str, ...]) -> list[Step]:
 
 
 def full() -> list[JobPlan]:
-    """Every kind of kill, every point twice, both runners: 24 workers, 8 executors, 13 drivers, 8 zombies."""
+    """Every kind of kill, every point twice, both runners: 32 workers, 8 executors, 13 drivers, 8 zombies."""
     zombies = [Step("zombie")] * 3 + [Step("zombie driver")]
     both = points("worker", WORKER_POINTS) + points("driver", DRIVER_POINTS) + zombies
     cluster = [Step("executor")] * 4 + [Step("worker")] * 2 + [Step("driver")]

@@ -19,24 +19,33 @@ import pytest
 from penstock.connectors.connector import Began, SourceContext
 from penstock.runners.faults import POINTS
 from soak import inventory, oracle, plan, soak
+from soak.driver import TALLY_S
 from soak.harness import Kill, Result
 from soak.reads import Reads
 from soak.report import summary
 from soak.source import SCHEMA, SPLITS, Numbers, columns, rows_in_split
 
+TALLY_US = TALLY_S * 1_000_000
+
 
 def write_answer(out: Path, rows: int, seed: int) -> None:
     """The expected answer as committed files, each sink in two epochs."""
     counts = sorted(oracle.expected_counts(rows, seed).items())
+    totals = sorted(oracle.expected_totals(rows, seed, TALLY_US).items())
     raw = sorted(oracle.expected_raw(rows, seed, 5).items())
     for epoch in (1, 2):
-        for sink in ("counts", "raw"):
+        for sink in ("counts", "totals", "raw"):
             (out / sink / f"epoch={epoch}").mkdir(parents=True)
         lines = [
             json.dumps({"key": k, "window_start": f"{pa.scalar(at, pa.timestamp('us'))}Z", "rows": n, "total": total})
             for (k, at), (n, total) in counts[epoch - 1 :: 2]
         ]
         (out / "counts" / f"epoch={epoch}" / "part-a-0.json").write_text("\n".join(lines) + "\n")
+        lines = [
+            json.dumps({"key": k, "upto": f"{pa.scalar(at, pa.timestamp('us'))}Z", "rows": n, "total": total})
+            for (k, at), (n, total) in totals[epoch - 1 :: 2]
+        ]
+        (out / "totals" / f"epoch={epoch}" / "part-a-0.json").write_text("\n".join(lines) + "\n")
         half = raw[epoch - 1 :: 2]
         table = pa.table({"n": [n for n, _ in half], "key": [k for _, (k, _) in half], "value": [v for _, (_, v) in half]})
         pq.write_table(table, out / "raw" / f"epoch={epoch}" / "part-a-0.parquet")
@@ -51,14 +60,22 @@ def test_the_oracle_counts_like_a_loop() -> None:
     assert sum(total for _, total in oracle.expected_counts(3000, 7).values()) == made["value"].sum()
 
 
+def test_the_oracle_adds_up_like_a_loop() -> None:
+    made = columns(pa.array(range(20000)).to_numpy(), 7)
+    rows = sorted(zip(made["at"].tolist(), made["key"].tolist(), made["value"].tolist()))
+    for (key, upto), (n, total) in list(oracle.expected_totals(20000, 7, TALLY_US).items())[::7]:
+        passed = [value for at, k, value in rows if k == key and at <= upto]
+        assert (n, total) == (len(passed), sum(passed))
+
+
 def test_the_oracle_accepts_the_answer_and_nothing_else(tmp_path: Path) -> None:
     write_answer(tmp_path, 4000, 7)
-    assert oracle.check(tmp_path, 4000, 7, 5) == []
-    assert any("missing" in what for what in oracle.check(tmp_path, 4001, 7, 5))
-    assert any("wrong" in what for what in oracle.check(tmp_path, 4000, 8, 5))
+    assert oracle.check(tmp_path, 4000, 7, 5, TALLY_US) == []
+    assert any("missing" in what for what in oracle.check(tmp_path, 4001, 7, 5, TALLY_US))
+    assert any("wrong" in what for what in oracle.check(tmp_path, 4000, 8, 5, TALLY_US))
     folder = tmp_path / "raw" / "epoch=2"
     (folder / "part-b-0.parquet").write_bytes((folder / "part-a-0.parquet").read_bytes())
-    assert oracle.check(tmp_path, 4000, 7, 5) == ["raw: 400 twice, such as 5"]
+    assert oracle.check(tmp_path, 4000, 7, 5, TALLY_US) == ["raw: 400 twice, such as 5"]
 
 
 def test_splits_hold_every_row_once_and_note_what_they_give(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import datetime
 import decimal
 import json
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PlanError, RowError
+from penstock.state import xxh64
 from penstock.state.keygroups import (
     HASH_ID,
     canonical_keys,
@@ -65,6 +67,14 @@ SEVERAL = [
     (("bool", "date32", "timestamp", "binary"), (True, 20_000, -1, "ff80")),
     (("decimal(38,4)", "string", "decimal(9,2)"), ("-0.0129", "y" * 40, "12.34")),
 ]
+
+
+@pytest.fixture(autouse=True, scope="module", params=[0, 32], ids=["many", "few"])
+def few(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything both ways: in numpy steps, and one by one as few strings are hashed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(xxh64, "_FEW", request.param)
+        yield
 
 
 def bytes_of(type: str, value: Any) -> bytes:

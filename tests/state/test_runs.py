@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import CorruptError
 from penstock.state import runs as runs_module
+from penstock.state.keygroups import hash_keys
 from penstock.state.runs import (
     Handle,
     Run,
@@ -24,8 +25,10 @@ from penstock.state.runs import (
     forget_validated,
     merge_runs,
     open_run,
+    order_of,
     run_schema,
 )
+from penstock.state.table import KeyedTable, StateSpec
 
 KEYS = pa.schema([("k", pa.string())])
 VALUES = pa.schema([("v", pa.int64())])
@@ -272,3 +275,27 @@ def test_rows_outside_the_groups_of_a_handle_do_not_exist() -> None:
     which, where = find([run], np.array([0, 1], np.int32), np.array([5, 2], np.uint64), keys)
     assert which.tolist() == [-1, 0]
     assert where.tolist() == [-1, 2]
+
+
+@pytest.mark.parametrize("hash_bits", [0, 3, 30, 64])
+@pytest.mark.parametrize("groups_max", [1, 128, 32_768])
+def test_the_order_of_rows_is_a_stable_sort(hash_bits: int, groups_max: int) -> None:
+    random = np.random.default_rng(hash_bits)
+    groups = random.integers(0, groups_max, 5_000).astype(np.int32)
+    hashes = random.integers(0, 2**64, 5_000, dtype=np.uint64) >> np.uint64(min(64 - hash_bits, 63))
+    for rows in (0, 1, 5_000):
+        assert order_of(groups[:rows], hashes[:rows]).tolist() == np.lexsort((hashes[:rows], groups[:rows])).tolist()
+    crowded = hashes | np.uint64(0xFFFFFF << 40)  # all share their first bits
+    assert order_of(groups, crowded).tolist() == np.lexsort((crowded, groups)).tolist()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 5_000])
+def test_a_filter_never_hides_a_key_and_mostly_spares_the_search(rows: int) -> None:
+    table = KeyedTable(StateSpec("x", pa.schema([("k", pa.int64())]), pa.schema([])), range(128), 128)
+    keys = pa.record_batch({"k": pa.array(range(rows))})
+    table.put_many(keys, pa.RecordBatch.from_arrays([], schema=pa.schema([])))
+    (run,) = table.freeze(1).runs
+    assert run.may_hold(run.hashes).all()
+    others = hash_keys(pa.record_batch({"k": pa.array(range(rows, rows + 10_000))}))
+    assert run.may_hold(others).mean() < 0.2
+    assert len(run._filter()[0]) <= 2 * rows + 1

@@ -1,4 +1,4 @@
-"""`KeyedTable`, one thing at a time; `test_table_model.py` does everything at once."""
+"""Tables of both backends, one thing at a time; `test_table_model.py` does everything at once."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from penstock.state.keygroups import groups_of, hash_keys
 from penstock.state.runs import Handle, forget_validated
 from penstock.state.table import KeyedTable, StateSpec
 
+Kind = type[KeyedTable]
 ALL = range(128)
 COUNTS = StateSpec("n", pa.schema([("ad", pa.int64())]), pa.schema([("n", pa.int64())]))
 
@@ -40,45 +41,45 @@ def saved(table: KeyedTable, files: FilesInMemory, epoch: int = 1) -> list[Handl
     return handles
 
 
-def test_what_was_put_is_found_row_by_row() -> None:
-    table = KeyedTable(COUNTS, ALL, 128)
+def test_what_was_put_is_found_row_by_row(kind: Kind) -> None:
+    table = kind(COUNTS, ALL, 128)
     table.put_many(ads(1, None, 3), counts(10, 20, None))
     found, values = table.get_many(ads(3, 4, None, 1, 1))
     assert found.tolist() == [True, False, True, True, True]
     assert values.to_pydict() == {"n": [None, None, 20, 10, 10]}
 
 
-def test_of_a_key_that_is_put_twice_the_last_wins() -> None:
-    table = KeyedTable(COUNTS, ALL, 128)
+def test_of_a_key_that_is_put_twice_the_last_wins(kind: Kind) -> None:
+    table = kind(COUNTS, ALL, 128)
     table.put_many(ads(1, 2, 1), counts(10, 20, 30))
     table.put_many(ads(2, 2), counts(21, 22))
     assert sorted(contents(table)) == [(1, 30), (2, 22)]
 
 
-def test_a_deleted_key_stays_deleted_through_freezes() -> None:
+def test_a_deleted_key_stays_deleted_through_freezes(kind: Kind) -> None:
     files = FilesInMemory()
-    table = KeyedTable(COUNTS, ALL, 128)
+    table = kind(COUNTS, ALL, 128)
     table.put_many(ads(1, 2), counts(10, 20))
     saved(table, files)
     table.delete_many(ads(1, 5))
     handles = saved(table, files)
-    for each in (table, KeyedTable.open(COUNTS, ALL, 128, handles, files)):
+    for each in (table, kind.open(COUNTS, ALL, 128, handles, files)):
         assert contents(each) == [(2, 20)]
         assert each.get_many(ads(1, 5))[0].tolist() == [False, False]
         each.put_many(ads(1), counts(11))
         assert sorted(contents(each)) == [(1, 11), (2, 20)]
 
 
-def test_a_key_deleted_before_any_freeze_leaves_no_trace() -> None:
-    table = KeyedTable(COUNTS, ALL, 128)
+def test_a_key_deleted_before_any_freeze_leaves_no_trace(kind: Kind) -> None:
+    table = kind(COUNTS, ALL, 128)
     table.put_many(ads(1), counts(10))
     table.delete_many(ads(1, 2))
     assert table.freeze(1).runs == ()
 
 
-def test_nothing_changed_means_no_new_run() -> None:
+def test_nothing_changed_means_no_new_run(kind: Kind) -> None:
     files = FilesInMemory()
-    table = KeyedTable(COUNTS, ALL, 128)
+    table = kind(COUNTS, ALL, 128)
     table.put_many(ads(1), counts(10))
     first = saved(table, files)
     table.get_many(ads(1, 2))
@@ -86,36 +87,36 @@ def test_nothing_changed_means_no_new_run() -> None:
     assert len(files.contents) == 1
 
 
-def test_a_freeze_holds_only_what_changed() -> None:
-    table = KeyedTable(COUNTS, ALL, 128)
+def test_a_freeze_holds_only_what_changed(kind: Kind) -> None:
+    table = kind(COUNTS, ALL, 128)
     table.put_many(ads(*range(1_000)), counts(*range(1_000)))
     table.freeze(1)
     table.put_many(ads(7, 8), counts(0, 0))
     assert [run.rows for run in table.freeze(2).runs] == [2, 1_000]
 
 
-def test_a_frozen_state_does_not_see_later_changes() -> None:
+def test_a_frozen_state_does_not_see_later_changes(kind: Kind) -> None:
     files = FilesInMemory()
-    table = KeyedTable(COUNTS, ALL, 128)
+    table = kind(COUNTS, ALL, 128)
     table.put_many(ads(1), counts(10))
     frozen = table.freeze(1)
     table.put_many(ads(1, 2), counts(11, 20))
     table.delete_many(ads(1))
     handles = store(frozen, files, files.name)
-    assert contents(KeyedTable.open(COUNTS, ALL, 128, handles, files)) == [(1, 10)]
+    assert contents(kind.open(COUNTS, ALL, 128, handles, files)) == [(1, 10)]
 
 
-def test_a_scan_sees_the_table_as_of_its_call() -> None:
-    table = KeyedTable(COUNTS, ALL, 128)
+def test_a_scan_sees_the_table_as_of_its_call(kind: Kind) -> None:
+    table = kind(COUNTS, ALL, 128)
     table.put_many(ads(1), counts(10))
     scan = table.scan()
     table.put_many(ads(1, 2), counts(11, 20))
     assert [batch.to_pydict() for batch in scan] == [{"ad": [1], "n": [10]}]
 
 
-def test_a_failed_store_is_part_of_the_next_one() -> None:
+def test_a_failed_store_is_part_of_the_next_one(kind: Kind) -> None:
     files = FilesInMemory()
-    table = KeyedTable(COUNTS, ALL, 128)
+    table = kind(COUNTS, ALL, 128)
     table.put_many(ads(1), counts(10))
     files.fail_after = 0
     with pytest.raises(StorageError):
@@ -124,12 +125,12 @@ def test_a_failed_store_is_part_of_the_next_one() -> None:
     table.put_many(ads(2), counts(20))
     handles = saved(table, files, 2)
     assert len(handles) == 2
-    assert sorted(contents(KeyedTable.open(COUNTS, ALL, 128, handles, files))) == [(1, 10), (2, 20)]
+    assert sorted(contents(kind.open(COUNTS, ALL, 128, handles, files))) == [(1, 10), (2, 20)]
 
 
-def test_stored_may_come_late_and_out_of_order() -> None:
+def test_stored_may_come_late_and_out_of_order(kind: Kind) -> None:
     files = FilesInMemory()
-    table = KeyedTable(COUNTS, ALL, 128)
+    table = kind(COUNTS, ALL, 128)
     frozen: list[tuple[Frozen, list[Handle]]] = []
     for number in range(12):
         table.put_many(ads(number, 100), counts(number, number))
@@ -142,34 +143,34 @@ def test_stored_may_come_late_and_out_of_order() -> None:
     assert all(run.handle is not None for run in table.freeze(99).runs)
 
 
-def test_runs_stay_few() -> None:
+def test_runs_stay_few(kind: Kind) -> None:
     files = FilesInMemory()
-    table = KeyedTable(COUNTS, ALL, 128)
+    table = kind(COUNTS, ALL, 128)
     for epoch in range(100):
         table.put_many(ads(*range(epoch, epoch + 10)), counts(*[epoch] * 10))
         table.delete_many(ads(epoch - 5))
         handles = saved(table, files, epoch)
         assert len(handles) <= history.RUNS_MAX
-    assert sorted(contents(KeyedTable.open(COUNTS, ALL, 128, handles, files))) == sorted(contents(table))
+    assert sorted(contents(kind.open(COUNTS, ALL, 128, handles, files))) == sorted(contents(table))
     assert len(contents(table)) == 14
 
 
-def test_a_merge_of_newer_runs_does_not_forget_that_a_key_was_deleted() -> None:
+def test_a_merge_of_newer_runs_does_not_forget_that_a_key_was_deleted(kind: Kind) -> None:
     files = FilesInMemory()
-    table = KeyedTable(COUNTS, ALL, 128)
+    table = kind(COUNTS, ALL, 128)
     table.put_many(ads(*range(1_000)), counts(*range(1_000)))
     saved(table, files)
     for epoch in range(history.RUNS_MAX):
         table.delete_many(ads(epoch))
         handles = saved(table, files, epoch)
     assert [handle.rows for handle in handles] == [history.RUNS_MAX, 1_000]
-    again = KeyedTable.open(COUNTS, ALL, 128, handles, files)
+    again = kind.open(COUNTS, ALL, 128, handles, files)
     assert not again.get_many(ads(*range(history.RUNS_MAX)))[0].any()
     assert len(contents(again)) == 1_000 - history.RUNS_MAX
 
 
-def test_slots_of_deleted_keys_are_used_again() -> None:
-    table = KeyedTable(COUNTS, ALL, 128)
+def test_slots_of_deleted_keys_are_used_again(kind: Kind) -> None:
+    table = kind(COUNTS, ALL, 128)
     for epoch in range(50):
         batch = ads(*range(epoch * 10, epoch * 10 + 10))
         table.put_many(batch, counts(*range(10)))
@@ -177,11 +178,11 @@ def test_slots_of_deleted_keys_are_used_again() -> None:
         table.delete_many(batch)
         table.freeze(epoch)
     assert table._used <= 20
-    assert table._index == {}
+    assert len(table._index) == 0
 
 
-def test_the_same_batch_of_keys_may_be_used_across_a_freeze() -> None:
-    table = KeyedTable(COUNTS, ALL, 128)
+def test_the_same_batch_of_keys_may_be_used_across_a_freeze(kind: Kind) -> None:
+    table = kind(COUNTS, ALL, 128)
     batch = ads(1, 2)
     table.put_many(batch, counts(10, 20))
     table.delete_many(batch)
@@ -193,25 +194,24 @@ def test_the_same_batch_of_keys_may_be_used_across_a_freeze() -> None:
     assert sorted(contents(table)) == [(1, 11), (2, 21), (3, 30)]
 
 
-def test_beyond_slots_max_the_overlay_is_emptied_and_nothing_is_lost() -> None:
-    table = KeyedTable(COUNTS, ALL, 128, slots_max=10)
+def test_beyond_slots_max_the_overlay_is_emptied_and_nothing_is_lost(kind: Kind) -> None:
+    table = kind(COUNTS, ALL, 128, slots_max=10)
     table.put_many(ads(*range(11)), counts(*range(11)))
     table.freeze(1)
-    assert table._index == {}
     found, values = table.get_many(ads(5, 5, 3, 99))
     assert found.tolist() == [True, True, True, False]
     assert values.to_pydict() == {"n": [5, 5, 3, None]}
     assert len(table._index) == 2
 
 
-def test_a_table_without_values_is_a_set() -> None:
+def test_a_table_without_values_is_a_set(kind: Kind) -> None:
     files = FilesInMemory()
     spec = StateSpec("seen", pa.schema([("id", pa.string())]), pa.schema([]))
     nothing = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
     ids = pa.record_batch({"id": ["a", "b"]})
-    table = KeyedTable(spec, ALL, 128)
+    table = kind(spec, ALL, 128)
     table.put_many(ids, nothing)
-    again = KeyedTable.open(spec, ALL, 128, saved(table, files), files)
+    again = kind.open(spec, ALL, 128, saved(table, files), files)
     for each in (table, again):
         found, values = each.get_many(pa.record_batch({"id": ["b", "c"]}))
         assert found.tolist() == [True, False]
@@ -219,22 +219,22 @@ def test_a_table_without_values_is_a_set() -> None:
     assert sorted(contents(again)) == [("a",), ("b",)]
 
 
-def test_a_key_of_another_task_is_refused() -> None:
+def test_a_key_of_another_task_is_refused(kind: Kind) -> None:
     with pytest.raises(AssertionError, match="another task"):
-        KeyedTable(COUNTS, range(0), 128).put_many(ads(1), counts(1))
+        kind(COUNTS, range(0), 128).put_many(ads(1), counts(1))
 
 
-def test_hashes_may_be_given() -> None:
-    table = KeyedTable(COUNTS, ALL, 128)
+def test_hashes_may_be_given(kind: Kind) -> None:
+    table = kind(COUNTS, ALL, 128)
     table.put_many(ads(1, 2), counts(1, 2), hash_keys(ads(1, 2)))
     table.freeze(1)
     table._empty()
     assert table.get_many(ads(2, 1, 3), hash_keys(ads(2, 1, 3)))[1].to_pydict() == {"n": [2, 1, None]}
 
 
-def test_windows_live_in_the_group_of_their_key() -> None:
+def test_windows_live_in_the_group_of_their_key(kind: Kind) -> None:
     spec = StateSpec("w", pa.schema([("ad", pa.int64()), ("start", pa.int64())]), COUNTS.values, route_columns=1)
-    table = KeyedTable(spec, ALL, 128)
+    table = kind(spec, ALL, 128)
     windows = pa.record_batch({"ad": [7] * 50, "start": list(range(50))})
     table.put_many(windows, counts(*range(50)))
     (run,) = table.freeze(1).runs
@@ -263,7 +263,7 @@ def test_windows_live_in_the_group_of_their_key() -> None:
     ],
     ids=str,
 )
-def test_every_type_survives_memory_and_files(type: pa.DataType, values: list[Any]) -> None:
+def test_every_type_survives_memory_and_files(kind: Kind, type: pa.DataType, values: list[Any]) -> None:
     files = FilesInMemory()
     is_key = not (pa.types.is_floating(type) or pa.types.is_nested(type) or pa.types.is_duration(type))
     key_type = type if is_key and type != pa.int8() else pa.int64()
@@ -272,16 +272,16 @@ def test_every_type_survives_memory_and_files(type: pa.DataType, values: list[An
     # A slice, because arrays that do not start at 0 are where conversions go wrong.
     doubled = pa.record_batch({"v": pa.concat_arrays([rows.column(0)] * 2)}).slice(len(values))
     spec = StateSpec("x", pa.schema([("k", key_type)]), pa.schema([("v", type)]))
-    table = KeyedTable(spec, ALL, 128)
+    table = kind(spec, ALL, 128)
     table.put_many(keys, doubled)
     handles = saved(table, files)
-    reopened = KeyedTable.open(spec, ALL, 128, handles, files)
+    reopened = kind.open(spec, ALL, 128, handles, files)
     for each in (table, reopened):
         found, got = each.get_many(keys)
         assert found.all()
         assert got.equals(rows)
     reopened.delete_many(keys.slice(1))
-    assert len(contents(KeyedTable.open(spec, ALL, 128, saved(reopened, files), files))) == 1
+    assert len(contents(kind.open(spec, ALL, 128, saved(reopened, files), files))) == 1
 
 
 def test_a_spec_says_what_is_wrong_with_it() -> None:
@@ -293,9 +293,9 @@ def test_a_spec_says_what_is_wrong_with_it() -> None:
         StateSpec("x", pa.schema([("k", pa.int64())]), pa.schema([("k", pa.int64())]))
 
 
-def test_a_damaged_file_is_noticed_when_the_table_is_opened() -> None:
+def test_a_damaged_file_is_noticed_when_the_table_is_opened(kind: Kind) -> None:
     files = FilesInMemory()
-    table = KeyedTable(COUNTS, ALL, 128)
+    table = kind(COUNTS, ALL, 128)
     table.put_many(ads(1), counts(10))
     (handle,) = saved(table, files)
     data = bytearray(files.contents[handle.path].to_pybytes())
@@ -303,4 +303,30 @@ def test_a_damaged_file_is_noticed_when_the_table_is_opened() -> None:
     files.contents[handle.path] = pa.py_buffer(bytes(data))
     forget_validated()
     with pytest.raises(CorruptError, match=handle.path):
-        KeyedTable.open(COUNTS, ALL, 128, [handle], files)
+        kind.open(COUNTS, ALL, 128, [handle], files)
+
+
+@pytest.mark.parametrize("rows", [100, 5_000])
+def test_small_and_large_batches_of_keys_agree(rows: int, kind: Kind) -> None:
+    """Small ones are looked up in another way than large ones."""
+    table = kind(COUNTS, ALL, 128)
+    everything = ads(*range(5_000))
+    for start in range(0, 5_000, rows):
+        table.put_many(everything.slice(start, rows), counts(*range(start, start + rows)))
+    for some in (everything, everything.slice(17, 100), ads(4_999, 5_000, 0)):
+        for _ in range(2):
+            found, values = table.get_many(pa.record_batch(some.columns, schema=some.schema))
+            wanted = [key if key < 5_000 else None for key in some.column(0).to_pylist()]
+            assert values.column(0).to_pylist() == wanted
+            assert found.tolist() == [key is not None for key in wanted]
+    table.delete_many(everything.slice(0, 10))
+    assert not table.get_many(ads(*range(10)))[0].any()
+    table.put_many(ads(7_000, 7_001), counts(1, 2))  # in slots of deleted keys
+    assert table.get_many(ads(7_001, 3))[1].to_pydict() == {"n": [2, None]}
+
+
+def test_keys_that_were_put_are_distinct_or_not(kind: Kind) -> None:
+    table = kind(COUNTS, ALL, 128)
+    for keys, distinct in ((ads(1, 2, 3), True), (ads(1, 2, 1), False), (ads(), True), (ads(None, None), False)):
+        table.put_many(keys, counts(*range(keys.num_rows)))
+        assert table.distinct(keys) == distinct

@@ -1,13 +1,15 @@
-"""`KeyedTable` against a dict: whatever is done in whatever order, through freezes, failures, crashes and rescales."""
+"""Tables against a dict: whatever is done in whatever order, through freezes, failures, crashes, rescales and other backends."""
 
 from __future__ import annotations
 
+import dataclasses
+import tempfile
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from files_in_memory import FilesInMemory
+from files_in_memory import FilesInMemory, memory_folder
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -17,7 +19,8 @@ from penstock.state import history, keygroups
 from penstock.state import table as table_module
 from penstock.state.history import Frozen, store
 from penstock.state.keygroups import group_range, groups_of, hash_keys
-from penstock.state.runs import Handle
+from penstock.state.rocksdb import RocksTable
+from penstock.state.runs import NEVER, Handle
 from penstock.state.table import KeyedTable, StateSpec
 
 MAX_PARALLELISM = 8
@@ -27,9 +30,25 @@ SPEC = StateSpec(
     pa.schema([("n", pa.int64()), ("s", pa.string())]),
     route_columns=1,
 )
-some_key = st.tuples(st.sampled_from(["a", "b", "c", "dd", "ee", "", None]), st.sampled_from([0, 1, None]))
-some_value = st.tuples(st.none() | st.integers(0, 5), st.sampled_from(["x", "", None]))
+some_key = st.tuples(
+    st.sampled_from(["a", "b", "c", "dd", "thirteen byte", "thirteen bytf", "", None]), st.sampled_from([0, 1, None])
+)
+some_value = st.tuples(st.none() | st.integers(0, 5), st.sampled_from(["x", "more than twelve bytes", "", None]))
+some_kind = st.integers(0, 1)
 Key, Value = tuple[Any, ...], tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What tables should hold: rows, and the horizon that hides some of them."""
+
+    rows: dict[Key, Value]
+    horizon: int
+
+
+def close(tables: list[KeyedTable]) -> None:
+    for table in tables:
+        table.close()
 
 
 def contents(table: KeyedTable) -> list[tuple[Any, ...]]:
@@ -48,6 +67,8 @@ class Tables(RuleBasedStateMachine):
     """The tables of all tasks of one operator, against one dict."""
 
     hashes_max: int | None = None
+    spec = SPEC
+    kinds: tuple[type[KeyedTable], ...] = (KeyedTable,)
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,26 +78,49 @@ class Tables(RuleBasedStateMachine):
         if self.hashes_max is not None:
             real, few = hash_keys, np.uint64(self.hashes_max)
             self.patch.setattr(keygroups, "hash_keys", lambda keys, seeds=None: real(keys, seeds) % few)
+        self.place = tempfile.TemporaryDirectory(dir=memory_folder())
+        self.patch.setattr(tempfile, "tempdir", self.place.name)
         self.files = FilesInMemory()
-        self.model: dict[Key, Value] = {}
+        self.rows: dict[Key, Value] = {}
+        self.horizon = NEVER
         self.epoch = 0
-        self.waiting: list[tuple[list[Frozen], dict[Key, Value]]] = []
-        self.checkpoint: tuple[list[Handle], dict[Key, Value]] = ([], {})
+        self.tables: list[KeyedTable] = []
+        self.waiting: list[tuple[list[Frozen], Model]] = []
+        self.checkpoint: tuple[list[Handle], Model] = ([], Model({}, NEVER))
 
     def teardown(self) -> None:
+        close(self.tables)
         self.patch.undo()
+        self.place.cleanup()
 
-    @initialize(parallelism=st.integers(1, 4), slots_max=st.sampled_from([0, 3, 1_000]))
-    def start(self, parallelism: int, slots_max: int) -> None:
+    @property
+    def model(self) -> Model:
+        return Model(dict(self.rows), self.horizon)
+
+    @initialize(
+        parallelism=st.integers(1, 4),
+        kind=some_kind,
+        slots_max=st.sampled_from([0, 3, 1_000]),
+        few=st.sampled_from([0, 3, 1_000]),
+    )
+    def start(self, parallelism: int, kind: int, slots_max: int, few: int) -> None:
         self.slots_max = slots_max
-        self.restore(parallelism)
+        self.patch.setattr(table_module, "_FEW", few)
+        self.restore(parallelism, kind)
 
-    def opened(self, handles: list[Handle], parallelism: int) -> list[KeyedTable]:
+    def opened(self, handles: list[Handle], parallelism: int, horizon: int, kind: int) -> list[KeyedTable]:
         ranges = [group_range(task, parallelism, MAX_PARALLELISM) for task in range(parallelism)]
         handles = [Handle.from_json(handle.to_json()) for handle in handles]
-        return [
-            KeyedTable.open(SPEC, groups, MAX_PARALLELISM, handles, self.files, slots_max=self.slots_max) for groups in ranges
+        table = self.kinds[kind % len(self.kinds)]
+        tables = [
+            table.open(self.spec, groups, MAX_PARALLELISM, handles, self.files, slots_max=self.slots_max) for groups in ranges
         ]
+        self.raise_horizon(tables, horizon)
+        return tables
+
+    def raise_horizon(self, tables: list[KeyedTable], horizon: int) -> None:
+        for table in tables if self.spec.expires is not None else ():
+            table.horizon = horizon
 
     def routed(self, keys: list[Key]) -> list[tuple[KeyedTable, list[int]]]:
         if not keys:
@@ -92,7 +136,7 @@ class Tables(RuleBasedStateMachine):
             if read_first:
                 table.get_many(keys)
             table.put_many(keys, value_batch([rows[i][1] for i in mine]))
-        self.model |= dict(rows)
+        self.rows |= dict(rows)
 
     @rule(keys=st.lists(some_key, max_size=8), read_first=st.booleans())
     def delete(self, keys: list[Key], read_first: bool) -> None:
@@ -102,24 +146,31 @@ class Tables(RuleBasedStateMachine):
                 table.get_many(batch)
             table.delete_many(batch)
         for key in keys:
-            self.model.pop(key, None)
+            self.rows.pop(key, None)
 
     @rule(keys=st.lists(some_key, max_size=8))
     def get(self, keys: list[Key]) -> None:
+        model = self.seen(self.model)
         for table, mine in self.routed(keys):
             found, values = table.get_many(key_batch([keys[i] for i in mine]))
             for i, there, value in zip(mine, found.tolist(), values.to_pylist()):
-                assert there == (keys[i] in self.model)
-                assert tuple(value.values()) == self.model.get(keys[i], (None, None))
+                assert there == (keys[i] in model)
+                assert tuple(value.values()) == model.get(keys[i], (None, None))
+
+    def seen(self, model: Model) -> dict[Key, Value]:
+        """What is there for a reader."""
+        if self.spec.expires is None:
+            return model.rows
+        return {key: value for key, value in model.rows.items() if value[0] is None or value[0] > model.horizon}
 
     @rule()
     def freeze(self) -> None:
         self.epoch += 1
-        self.waiting.append(([table.freeze(self.epoch) for table in self.tables], dict(self.model)))
+        self.waiting.append(([table.freeze(self.epoch) for table in self.tables], self.model))
 
     @precondition(lambda self: self.waiting)
-    @rule(pick=st.integers(0, 5), tell=st.booleans())
-    def store(self, pick: int, tell: bool) -> None:
+    @rule(pick=st.integers(0, 5), tell=st.booleans(), kind=some_kind)
+    def store(self, pick: int, tell: bool, kind: int) -> None:
         """Store some frozen state, perhaps not the latest; the task may or may not hear of it."""
         frozen, model = self.waiting.pop(pick % len(self.waiting))
         handles = []
@@ -129,7 +180,9 @@ class Tables(RuleBasedStateMachine):
                 table.stored(each, mine)
             handles += mine
         self.checkpoint = (handles, model)
-        self.compare(self.opened(handles, 1), model)
+        again = self.opened(handles, 1, model.horizon, kind)
+        self.compare(again, model)
+        close(again)
 
     @rule()
     def checkpoint_now(self) -> None:
@@ -157,29 +210,29 @@ class Tables(RuleBasedStateMachine):
                 break
         self.files.fail_after = None
 
-    @rule(parallelism=st.integers(1, 4))
-    def restore(self, parallelism: int) -> None:
-        """A crash, and a new start with perhaps another number of tasks."""
+    @rule(parallelism=st.integers(1, 4), kind=some_kind)
+    def restore(self, parallelism: int, kind: int) -> None:
+        """A crash, and a new start with perhaps another number of tasks, or of another kind."""
+        close(self.tables)
         handles, model = self.checkpoint
-        self.tables = self.opened(handles, parallelism)
-        self.model = dict(model)
+        self.tables = self.opened(handles, parallelism, model.horizon, kind)
+        self.rows, self.horizon = dict(model.rows), model.horizon
         self.waiting = []
 
-    @rule(parallelism=st.integers(1, 4))
-    def rescale(self, parallelism: int) -> None:
+    @rule(parallelism=st.integers(1, 4), kind=some_kind)
+    def rescale(self, parallelism: int, kind: int) -> None:
         self.checkpoint_now()
-        self.restore(parallelism)
+        self.restore(parallelism, kind)
 
-    def compare(self, tables: list[KeyedTable], model: dict[Key, Value]) -> None:
-        rows = [row for table in tables for row in contents(table)]
-        assert len(rows) == len(model)
-        assert {row[:2]: row[2:] for row in rows} == model
-        assert sum(table.rows_estimate for table in tables) >= len(model)
+    def compare(self, tables: list[KeyedTable], model: Model) -> None:
+        rows, seen = [row for table in tables for row in contents(table)], self.seen(model)
+        assert len(rows) == len(seen)
+        assert {row[:2]: row[2:] for row in rows} == seen
+        assert sum(table.rows_estimate for table in tables) >= len(seen)
 
     @invariant()
     def the_tables_hold_what_the_dict_holds(self) -> None:
-        if hasattr(self, "tables"):
-            self.compare(self.tables, self.model)
+        self.compare(self.tables, self.model)
 
 
 class CollidingTables(Tables):
@@ -188,8 +241,39 @@ class CollidingTables(Tables):
     hashes_max = 3
 
 
+class ExpiringTables(Tables):
+    """The same with rows that expire, at a time that only moves on."""
+
+    spec = dataclasses.replace(SPEC, expires="n")
+
+    @rule(by=st.integers(1, 2))
+    def expire(self, by: int) -> None:
+        self.horizon = max(self.horizon, -1) + by
+        self.raise_horizon(self.tables, self.horizon)
+
+
+class MixedTables(ExpiringTables):
+    """The same, and each restore may be into the other kind of table."""
+
+    kinds = (KeyedTable, RocksTable)
+
+
+class CollidingMixedTables(MixedTables):
+    """All of it."""
+
+    hashes_max = 3
+
+
 often = settings(max_examples=80, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Each opens databases, some milliseconds at a time.
+seldom = settings(often, max_examples=40)
 TestTables = Tables.TestCase
 TestTables.settings = often
 TestCollidingTables = CollidingTables.TestCase
 TestCollidingTables.settings = often
+TestExpiringTables = ExpiringTables.TestCase
+TestExpiringTables.settings = often
+TestMixedTables = MixedTables.TestCase
+TestMixedTables.settings = seldom
+TestCollidingMixedTables = CollidingMixedTables.TestCase
+TestCollidingMixedTables.settings = seldom

@@ -82,7 +82,6 @@ def test_a_timer_added_while_timers_fire_fires_too_if_it_is_due() -> None:
 
 def test_many_timers_come_in_bounded_batches_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timers_module, "BATCH_ROWS", 100)
-    monkeypatch.setattr(timers_module, "_TAKE_ROWS_MIN", 7)
     timers = TimerTable(KEYS, ALL, 128)
     dice = np.random.default_rng(0)
     for _ in range(40):
@@ -270,7 +269,6 @@ class Timers(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(history, "RUNS_MAX", 2)
         self.patch.setattr(timers_module, "BATCH_ROWS", 5)
-        self.patch.setattr(timers_module, "_TAKE_ROWS_MIN", 2)
         self.patch.setattr(timers_module, "_FAN_IN", 3)
         self.files = FilesInMemory()
         self.bag: Counter[Timer] = Counter()

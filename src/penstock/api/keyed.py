@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock import windows
 from penstock.api import joins
+from penstock.api import process as processing
 from penstock.api.arguments import at_line, named_aggregates, need_name
 from penstock.api.shortforms import FoldRows, InvertibleFold, window_of
 from penstock.api.where import user_line
@@ -15,6 +16,8 @@ from penstock.eventtime import micros
 from penstock.expr import Aggregate, Expr, col, struct
 from penstock.folding import ReduceFunction
 from penstock.plan import keyed
+from penstock.processing.function import ProcessFunction
+from penstock.processing.states import ValueState
 from penstock.schema import visible
 from penstock.triggers import trigger_of
 from penstock.windows import Running, Session, Shape, Tumbling, shape_of
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class KeyedStream:
-    """Rows by key: `aggregate`, `reduce`, `window`."""
+    """Rows by key: `aggregate`, `reduce`, `window`, `process`."""
 
     def __init__(self, stream: Stream, by: tuple[str, ...]) -> None:
         self._stream, self._by = stream, by
@@ -54,6 +57,75 @@ class KeyedStream:
         A row is sent for each rank that changes hands; it replaces the earlier one of the same key and rank.
         """
         return joins.top(self._stream, self._by, count, by=by, ascending=ascending, window=None, name=name)
+
+    def process(
+        self,
+        function: ProcessFunction,
+        *,
+        name: str | None = None,
+        schema: Any = None,
+        order: str | None = None,
+        initial: Mapping[str, Any] | None = None,
+    ) -> Stream:
+        """Run your own logic per key: `process(SmallThenLarge(), name="fraud")`.
+
+        Args:
+            schema: of the rows it sends, where the annotations of its callbacks do not say it.
+            order: "event-time": rows wait for the watermark and come in order of time. Left out: as they come.
+            initial: values its states start from, where no snapshot has any: `{"limit": table}`, a table or files with the key
+                columns and a column `value`, or a column per field.
+        """
+        return processing.process(self, function, name=name, schema=schema, order=order, initial=initial)
+
+    def connect(self, other: KeyedStream | processing.BroadcastStream) -> processing.ConnectedStreams:
+        """A second input for a process function: keyed alike, or broadcast."""
+        if not isinstance(other, KeyedStream | processing.BroadcastStream):
+            raise PlanError(
+                "connect needs a stream by key or one that is broadcast. Write: .connect(other.key_by(…)), or .connect(other.broadcast())",
+                where=user_line(),
+            )
+        return processing.ConnectedStreams(self, other)
+
+    def map_with_state(
+        self,
+        function: Callable[[Any, ValueState[Any]], Any],
+        *,
+        state: Any,
+        timeout: Any = None,
+        clock: str | None = None,
+        initial: Any = None,
+        schema: Any = None,
+        name: str | None = None,
+    ) -> Stream:
+        """A function of each row and its key's state: `def visit(row: Click | None, state: pen.ValueState) -> Visit | None`.
+
+        What it returns is sent, unless it is None. Cost grows with the rows, not with the state.
+
+        Args:
+            state: the type of the state.
+            timeout: a key that was silent for so long is forgotten, after a last call with None as row and `state.timing_out`.
+            clock: whose time that is: "event" (the default where there is event time) or "processing".
+            initial: values to start from: a table or files with the key and a column `value`, or a column per field.
+        """
+        return processing.map_with_state(
+            self, function, state=state, timeout=timeout, clock=clock, initial=initial, schema=schema, name=name
+        )
+
+    def update_state_by_key(
+        self,
+        function: Callable[[list[Any], Any], Any],
+        *,
+        state: Any,
+        every: Any,
+        initial: Any = None,
+        name: str | None = None,
+    ) -> Stream:
+        """A function of a key's new rows and its old state gives the new one: `lambda rows, old: (old or 0) + len(rows)`.
+
+        Called every so often (by the time of day) for each key that has a state or rows, so cost grows with the state. None forgets
+        the key. The result is a table: a row per key with its state, which replaces the earlier one.
+        """
+        return processing.update_state_by_key(self, function, state=state, every=every, initial=initial, name=name)
 
     def reduce_by_window(
         self,

@@ -16,6 +16,7 @@ from penstock.plan import logical
 from penstock.plan.explain import explain_plan
 from penstock.plan.lookup import Table
 from penstock.plan.physical import PhysicalPlan, compile_plan
+from penstock.policy import Policy, policy_of
 
 default_runner: Callable[[], Any] | None = None
 """Set by `penstock` itself: what `run()` uses when no runner is given. (The API knows no runner.)"""
@@ -37,21 +38,21 @@ class Pipeline:
     [{'user': 'a', 'total': 7}]
     """
 
-    def __init__(self, name: str, *, on_error: str = "fail", max_parallelism: int = 128) -> None:
+    def __init__(self, name: str, *, on_error: str | Policy = "fail", max_parallelism: int = 128) -> None:
         self.name = check_name(name, "a pipeline", where=user_line())
-        if on_error not in ("fail", "dead-letter"):
-            raise PlanError(f'on_error={on_error!r} is not known. Write "fail" or "dead-letter"', where=user_line())
+        self.policy = at_line(lambda: policy_of(on_error))
         if not 1 <= max_parallelism <= 32768:
             raise PlanError(f"max_parallelism={max_parallelism} is out of range (1 to 32768)", where=user_line())
-        self.on_error, self.max_parallelism = on_error, max_parallelism
+        self.on_error, self.max_parallelism = self.policy.then, max_parallelism
         self._writes: list[logical.Write] = []
 
-    def read(self, source: Source, *, name: str | None = None) -> Stream:
-        """The rows of a source."""
+    def read(self, source: Source, *, name: str | None = None, on_error: str | None = None) -> Stream:
+        """The rows of a source. `on_error`: what becomes of records that cannot be decoded, if not what the pipeline says."""
         if not isinstance(source, Source):
             raise PlanError(f"read needs a source, and got {source!r}. Write: .read(sources.files(...))", where=user_line())
         label = at_line(lambda: check_name(name or source.name, "a source"))
-        return Stream(self, logical.Read(where=user_line(), source=source, name=label, on_error=self.on_error))
+        then = at_line(lambda: policy_of(on_error, self.policy)).then
+        return Stream(self, logical.Read(where=user_line(), source=source, name=label, on_error=then))
 
     def table(self, source: Any, *, key: str | Sequence[str], refresh: Any = None, name: str | None = None) -> Table:
         """Rows by key, for `Stream.lookup`: a bounded source, an Arrow table or a DataFrame, read whole by each task that needs it.

@@ -6,15 +6,17 @@ Python value is a literal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.api import asynchronous
 from penstock.api import joins as joining
 from penstock.api.arguments import as_expr, at_line, keyword_exprs, named_exprs
 from penstock.api.keyed import KeyedStream, WindowedStream
+from penstock.api.process import BroadcastStream
 from penstock.api.shortforms import window_of
 from penstock.api.where import user_line
 from penstock.connectors.connector import Sink
@@ -25,7 +27,9 @@ from penstock.functions import RowFunction
 from penstock.plan import joins, keyed, logical
 from penstock.plan.dedupe import DropDuplicates
 from penstock.plan.explain import explain_node
+from penstock.plan.process import SIDE, Process
 from penstock.plan.top import WindowTop
+from penstock.policy import Policy, policy_of
 from penstock.schema import to_schema
 
 if TYPE_CHECKING:
@@ -33,6 +37,11 @@ if TYPE_CHECKING:
     from penstock.plan.lookup import Table
 
 HAS_LATE = keyed.WindowAggregate | keyed.WindowReduce | DropDuplicates | WindowTop | joins.HAS_LATE_RIGHT
+
+
+def has_order(node: logical.Node) -> bool:
+    """Whether a step takes rows in order of time, so that some may come too late."""
+    return isinstance(node, Process) and node.order is not None
 
 
 class Stream:
@@ -60,23 +69,59 @@ class Stream:
 
     # Functions of one row.
 
-    def map(self, function: Callable[..., Any], *, schema: Any = None) -> Stream:
+    def map(self, function: Callable[..., Any], *, schema: Any = None, on_error: str | Policy | None = None) -> Stream:
         """Each row becomes what the function returns. Annotations say what it gets and gives; or `schema=`.
 
         `orders.map(euros)` with `def euros(order: Order) -> Priced`; `orders.map(lambda row: row.price * 2, schema=float)`.
+        `on_error`: what becomes of a row for which it raises, if not what the pipeline says: "fail", "dead-letter" or `pen.retry`.
         """
-        return self._rows(function, "map", schema)
+        return self._rows(function, "map", schema, on_error)
 
-    def flat_map(self, function: Callable[..., Any], *, schema: Any = None) -> Stream:
+    def flat_map(self, function: Callable[..., Any], *, schema: Any = None, on_error: str | Policy | None = None) -> Stream:
         """Each row becomes the rows the function yields: `def words(line: str) -> Iterator[str]`."""
-        return self._rows(function, "flat_map", schema)
+        return self._rows(function, "flat_map", schema, on_error)
 
-    def filter(self, condition: Expr | str | Callable[..., bool]) -> Stream:
+    def filter(self, condition: Expr | str | Callable[..., bool], *, on_error: str | Policy | None = None) -> Stream:
         """The rows for which a condition, or a function, is true."""
         if isinstance(condition, Expr | str):
             expr = at_line(lambda: as_expr(condition))
-            return self._then(logical.Filter(where=user_line(), input=self._node, condition=expr, on_error=self._on_error))
-        return self._rows(condition, "filter", None)
+            then = self._policy(on_error).then
+            return self._then(logical.Filter(where=user_line(), input=self._node, condition=expr, on_error=then))
+        return self._rows(condition, "filter", None, on_error)
+
+    def map_async(
+        self,
+        function: Callable[..., Awaitable[Any]],
+        *,
+        capacity: int = 100,
+        ordered: bool = True,
+        timeout: Any = "5s",
+        on_error: str | Policy | None = None,
+        schema: Any = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Each row becomes what an async function returns: `orders.map_async(score)` with `async def score(order: Order) -> Scored`.
+
+        For calls to outside services. Each row's result is sent once, but a call may be made more than once: rows whose results have
+        not been sent are part of snapshots, and after a restart their calls are made again. So a call should do no harm twice.
+
+        Args:
+            capacity: how many calls each task has under way at most. Beyond it the stream waits.
+            ordered: results in the order of the rows; False: as answers come, but never across a watermark.
+            timeout: a call without an answer after so long has failed.
+            on_error: what becomes of a row whose call fails, if not what the pipeline says: "fail", "dead-letter" or `pen.retry`.
+            name: by which savepoints find its rows in flight; if left out, the function's name.
+        """
+        return asynchronous.map_async(
+            self,
+            function,
+            capacity=capacity,
+            ordered=ordered,
+            timeout=timeout,
+            policy=self._policy(on_error),
+            schema=schema,
+            name=name,
+        )
 
     def map_batches(self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, schema: Any) -> Stream:
         """Each Arrow batch becomes what the function returns. The result must not depend on how rows are batched."""
@@ -176,10 +221,25 @@ class Stream:
         """
         return joining.drop_duplicates(self, columns, within=within, name=name)
 
+    def broadcast(self) -> BroadcastStream:
+        """To every task: the second input of a process function, `a.key_by("k").connect(b.broadcast()).process(…)`."""
+        return BroadcastStream(self)
+
+    def side(self, name: str) -> Stream:
+        """A side output that a process function declares: `alerts.side("suspects")`."""
+        outputs = self._node.spec.outputs if isinstance(self._node, Process) else {}
+        if name not in outputs:
+            raise PlanError(
+                f"this step has no side output {name!r}; it has {', '.join(outputs) or 'none'}."
+                f"\n  Declare it in the class of the process function: {name} = pen.Output(…)",
+                where=user_line(),
+            )
+        return self._then(logical.Port(where=user_line(), input=self._node, port=SIDE + name))
+
     @property
     def late(self) -> Stream:
         """The rows that came after their window had closed; of a join, this side's rows that came too late."""
-        if not isinstance(self._late_of, HAS_LATE):
+        if not isinstance(self._late_of, HAS_LATE) and not has_order(self._late_of):
             raise PlanError(
                 "only the result of a window has late rows, or of a join in time. Write: counts = ….window(…).aggregate(…); counts.late",
                 where=user_line(),
@@ -189,7 +249,7 @@ class Stream:
     @property
     def late_right(self) -> Stream:
         """The other side's rows that came too late for a join."""
-        if not isinstance(self._node, joins.HAS_LATE_RIGHT):
+        if not isinstance(self._node, joins.HAS_LATE_RIGHT) and not (has_order(self._node) and len(self._node.inputs) == 2):
             raise PlanError(
                 "only a join in time has late rows of its right side. Write: both = a.join(b, …); both.late_right",
                 where=user_line(),
@@ -303,9 +363,13 @@ class Stream:
     def _project(self, columns: list[tuple[str, Expr]]) -> Stream:
         return self._then(logical.Project(where=user_line(), input=self._node, columns=tuple(columns), on_error=self._on_error))
 
-    def _rows(self, function: Callable[..., Any], kind: str, schema: Any) -> Stream:
-        row_function = at_line(lambda: RowFunction.of(function, kind, self.schema, schema))
-        return self._then(logical.MapRows(where=user_line(), input=self._node, function=row_function, on_error=self._on_error))
+    def _policy(self, on_error: str | Policy | None) -> Policy:
+        return at_line(lambda: policy_of(on_error, self._pipeline.policy))
+
+    def _rows(self, function: Callable[..., Any], kind: str, schema: Any, on_error: str | Policy | None) -> Stream:
+        row_function, policy = at_line(lambda: RowFunction.of(function, kind, self.schema, schema)), self._policy(on_error)
+        common: dict[str, Any] = {"where": user_line(), "input": self._node, "on_error": policy.then, "attempts": policy.attempts}
+        return self._then(logical.MapRows(**common, function=row_function))
 
     def _moment(self, at: Expr | str | Callable[..., Any]) -> Expr | RowFunction:
         """What gives a row its time, or none."""

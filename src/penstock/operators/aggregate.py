@@ -77,15 +77,14 @@ class KeyedAggregate(Operator):
     def _fold(self, rows: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, np.ndarray[Any, np.dtype[np.bool_]]]:
         """Bring the state up to date with rows of accumulators; return the merged rows, and which of them the state had already.
 
-        A key stands in at most one row: both ways in which accumulators are made group by key. So old and new rows meet pairwise,
-        and hashes are needed only for keys that the table does not have at hand.
+        A key stands in at most one row: both ways in which accumulators are made group by key. So old and new rows meet pairwise.
         """
         state_keys = canonical_keys(rows, keys)
         found, old = self._table.get_many(state_keys)
-        assert self._table.distinct(state_keys), "rows of accumulators have one row per key"
         fields = [f.name for f in self._accumulators.fields]
         merged = self._accumulators.combine(old, found, rows.select(fields))
         self._table.put_many(state_keys, merged)
+        assert self._table.distinct(state_keys), "rows of accumulators have one row per key"
         whole = pa.RecordBatch.from_arrays([*state_keys.columns, *merged.columns], names=[*keys, *fields])
         return whole, found
 

@@ -14,19 +14,19 @@ from penstock.operators.project import with_deletes
 
 
 class RowMap(Operator):
-    """Call a function for each row. Rows whose function raises are dead letters.
+    """Call a function for each row, up to `attempts` times. Rows whose function raises each time are dead letters.
 
     Input:   the columns the function reads. State: none.
     Output:  what it returns, with the hidden columns of the row it came from.
     """
 
-    def __init__(self, name: str, function: RowFunction, errors: Errors, *, deletes: bool = False) -> None:
+    def __init__(self, name: str, function: RowFunction, errors: Errors, *, deletes: bool = False, attempts: int = 1) -> None:
         super().__init__(name)
-        self._function, self._errors, self._deletes = function, errors, deletes
+        self._function, self._errors, self._deletes, self._attempts = function, errors, deletes, attempts
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Apply; a filter keeps the row itself, hidden columns and all."""
-        applied = self._function.apply(batch)
+        applied = self._function.apply(batch, self._attempts)
         if applied.errors:
             rows = [row for row, _ in applied.errors]
             yield from self._errors.letters(batch, rows, [f"{type(e).__name__}: {e}" for _, e in applied.errors], origin)

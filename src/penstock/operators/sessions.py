@@ -5,8 +5,9 @@ sessions. New rows and open sessions of a key are merged as intervals; panes of 
 
 1. A session whose result had been sent and that became part of another with another start is taken back: deleted from an update
    stream, withdrawn from a retract stream. What it became is then sent at once, so nothing is missing in between.
-2. A row that is late by itself belongs to a session if it meets one that is open: so such rows are taken one by one, in order.
-   So are the rows of keys for which the order matters in another way: something was sent, or rows alone can fire the trigger.
+2. A row that is late by itself belongs to a session if it meets one that is open: so the rows of its key are taken one by one, in
+   order. So are the rows of keys for which the order matters in another way: they belong to a session that was sent or has ended,
+   or rows alone can fire the trigger.
 3. A session that grows does not move its timer. When that is due and the session has not ended, it is set anew. Only a session
    that had ended and does so again, later than the watermark, has a timer that would be too late: it gets an earlier one.
 """
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.aggregate import FAILED, WINDOW_COLUMN
-from penstock.operators.groups import group_rows
+from penstock.operators.groups import Groups, group_rows
 from penstock.operators.operator import MAIN, Origin, Out, keep
 from penstock.operators.panes import (
     END_COLUMN,
@@ -62,27 +63,41 @@ class SessionAggregate(PaneAggregate):
             yield from self._errors.letters(batch, np.flatnonzero(bad), FAILED, origin)
             batch = keep(batch, ~bad)
         _, starts, ends = self._shape.assign(self._times(batch))
-        alone_late = self._closed(batch, ends)
         rows = with_windows(batch, starts, ends)
-        for first, last in stretches(alone_late):
-            yield from self._stretch(rows.slice(first, last - first))
+        turns = self._turns(rows, self._closed(batch, ends))
+        for number in range(int(turns.max()) + 1 if len(turns) else 0):
+            yield from self._merge(keep(rows, turns == number))
 
-    def _stretch(self, rows: pa.RecordBatch) -> Iterator[Out]:
-        """Rows of which either none is late by itself, or there is only one."""
+    def _turns(self, rows: pa.RecordBatch, alone_late: Bools) -> Ints:
+        """When each row is taken: all at once, but for keys for which the order of their rows matters."""
         groups = group_rows(rows, self._names)
-        one_by_one = (groups.count > 1) & self._ordered(canonical_keys(rows.take(pa.array(groups.first)), self._names))
-        turn = np.where(one_by_one[groups.of], groups.rank, 0)
-        for number in range(int(turn.max()) + 1 if len(turn) else 0):
-            yield from self._merge(keep(rows, turn == number))
+        if self._by_rows:
+            return groups.rank
+        ordered = np.bincount(groups.of[alone_late], minlength=len(groups.first)) > 0
+        several = groups.count > 1
+        if not self._once and several.any():
+            ordered |= self._touch_sent(rows, groups)
+        return np.where((ordered & several)[groups.of], groups.rank, 0)
 
-    def _ordered(self, keys: pa.RecordBatch) -> Bools:
-        """Whether rows of a key must be taken one by one."""
-        if self._by_rows or self._once:
-            return np.full(keys.num_rows, self._by_rows)
-        owners, starts, _ = self._open(keys)
+    def _touch_sent(self, rows: pa.RecordBatch, groups: Groups) -> Bools:
+        """Whether some session that the rows of a key become part of has been sent, or has ended."""
+        keys = canonical_keys(rows.take(pa.array(groups.first)), self._names)
+        owners, starts, ends = self._open(keys)
+        known, owner = len(owners), np.concatenate([owners, groups.of])
+        merged, _, end = Session.merge(
+            owner,
+            np.concatenate([starts, rows.column(WINDOW_COLUMN).to_numpy()]),
+            np.concatenate([ends, rows.column(END_COLUMN).to_numpy()]),
+        )
         _, values = self._panes.get_many(self._pane_keys(keys, owners, starts))
         sent = np.array(values.column("__pane.index").fill_null(0)) > 0
-        return np.bincount(owners[sent], minlength=keys.num_rows) > 0
+        touchy = np.bincount(merged[:known][sent], minlength=len(end)) > 0
+        touchy[merged] |= end[merged] - 1 <= self._floors(keys)[owner]
+        touched = merged[known:][touchy[merged[known:]]]
+        key_of = np.empty(len(end), np.int64)
+        key_of[merged] = owner
+        found: Bools = np.bincount(key_of[touched], minlength=keys.num_rows) > 0
+        return found
 
     def _merge(self, rows: pa.RecordBatch) -> Iterator[Out]:
         groups = group_rows(rows, self._names)
@@ -96,9 +111,11 @@ class SessionAggregate(PaneAggregate):
         )
         owner = np.empty(len(begin), np.int64)
         owner[merged] = np.concatenate([owners, groups.of])
-        if (closing(end, self._lateness) <= self._floors(keys)[owner])[merged[known:]].any():
-            assert rows.num_rows == 1, "only a row by itself can be late here"
-            yield from self._set_aside(rows.drop_columns([WINDOW_COLUMN, END_COLUMN]))
+        late = (closing(end, self._lateness) <= self._floors(keys)[owner])[merged[known:]]
+        if late.any():  # it met no open session, so the others are none the worse for it
+            yield from self._set_aside(keep(rows, late).drop_columns([WINDOW_COLUMN, END_COLUMN]))
+            if not late.all():
+                yield from self._merge(keep(rows, ~late))
             return
         touched, place = np.unique(merged[known:], return_inverse=True)
         old, into = self._old(keys, owners, starts, merged[:known], touched)
@@ -238,13 +255,6 @@ class SessionAggregate(PaneAggregate):
 def nulls(schema: pa.Schema, count: int) -> pa.RecordBatch:
     """So many rows of nothing."""
     return pa.RecordBatch.from_arrays([pa.nulls(count, f.type) for f in schema], names=schema.names)
-
-
-def stretches(alone: Bools) -> Iterator[tuple[int, int]]:
-    """From and to of runs of rows: those where `alone` is set by themselves, the others together."""
-    edges = np.flatnonzero(alone)
-    cuts = np.unique(np.concatenate([[0], edges, edges + 1, [len(alone)]]))
-    yield from zip(cuts[:-1].tolist(), cuts[1:].tolist())
 
 
 def fires_by_rows(trigger: Trigger) -> bool:

@@ -23,7 +23,13 @@ def explain_plan(plan: PhysicalPlan, runner: Mapping[str, object] | None = None)
         lines.append(f"  stage {stage.id}, level {stage.level}")
         lines += [f"    {op_text(op)}" for op in stage.ops]
         for exchange in stage.outgoing:
-            way = "forward" if exchange.keys is None else f"by key group of {', '.join(exchange.keys) or '(all rows)'}"
+            way = (
+                "forward"
+                if exchange.keys is None
+                else f"by key group of {', '.join(exchange.keys)}"
+                if exchange.keys
+                else "to every task"
+            )
             columns = ", ".join(exchange.schema.names)
             lines.append(f"    -> stage {exchange.target_stage} {way}: {columns}")
     lines += ["", *(f"guarantee  {text}" for text in guarantees(plan, str(runner["name"]) if runner else "any runner"))]

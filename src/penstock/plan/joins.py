@@ -161,9 +161,11 @@ class Joining(Keyed):
         """The key columns as state knows them."""
         return [pa.field(name, canonical_type(self.left.schema.field(name).type)) for name in self.left_keys]
 
-    def _layout(self, name: str, more: Sequence[pa.Field], values: Sequence[pa.Field] | None) -> StateLayout:
-        keys = self.state_keys
-        return StateLayout(name, pa.schema([*keys, *more]), None if values is None else pa.schema(list(values)), len(keys))
+    def _layout(
+        self, name: str, more: Sequence[pa.Field], values: Sequence[pa.Field] | None, *, expires: str | None = None
+    ) -> StateLayout:
+        keys, held = self.state_keys, None if values is None else pa.schema(list(values))
+        return StateLayout(name, pa.schema([*keys, *more]), held, len(keys), expires)
 
     def row_fields(self, side: int) -> list[pa.Field]:
         """A row of one side in state, named apart from the key; and its event time."""

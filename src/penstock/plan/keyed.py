@@ -48,22 +48,40 @@ EMITS = ("append", "update", "retract", "delta", "complete")
 
 @dataclass(frozen=True, slots=True)
 class StateLayout:
-    """One state of a step: a table of values by key, or timers. The first `route` key columns decide where a row lives."""
+    """One state of a step: a table of values by key, or timers. The first `route` key columns decide where a row lives.
+
+    `expires` names the value column (int64, µs) that says when a row is gone: see `state.table`.
+    """
 
     name: str
     keys: pa.Schema
     values: pa.Schema | None  # None: timers
     route: int
+    expires: str | None = None  # the column that says when a row is forgotten
+    broadcast: bool = False  # the same in every task
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Keyed(Node):
-    """Base of steps that remember something per key."""
+class Stateful(Node):
+    """Base of steps that remember something."""
 
     name: str
     on_error: str = "fail"
 
     verb: ClassVar[str] = "this step"
+
+    def states(self) -> Sequence[StateLayout]:
+        """What a snapshot holds of it."""
+        raise NotImplementedError
+
+    def params(self) -> dict[str, Any] | None:
+        """What a snapshot must have been made with to fit: state of one window shape means nothing to another."""
+        return None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Keyed(Stateful):
+    """Base of steps that remember something per key."""
 
     @property
     def sides(self) -> tuple[tuple[Node, tuple[str, ...]], ...]:
@@ -73,14 +91,6 @@ class Keyed(Node):
     @property
     def inputs(self) -> tuple[Node, ...]:
         return tuple(node for node, _ in self.sides)
-
-    def states(self) -> Sequence[StateLayout]:
-        """What a snapshot holds of it."""
-        raise NotImplementedError
-
-    def params(self) -> dict[str, Any] | None:
-        """What a snapshot must have been made with to fit: state of one window shape means nothing to another."""
-        return None
 
     def partial(self) -> pa.Schema | None:
         """If rows are folded before they cross the exchange: what crosses it."""
@@ -135,9 +145,11 @@ class KeyedRows(Keyed):
         """The key columns as state knows them."""
         return [pa.field(f.name, canonical_type(f.type)) for f in self.by_fields]
 
-    def _layout(self, name: str, more: Sequence[pa.Field], values: Sequence[pa.Field] | None) -> StateLayout:
-        keys = self.state_keys
-        return StateLayout(name, pa.schema([*keys, *more]), None if values is None else pa.schema(list(values)), len(keys))
+    def _layout(
+        self, name: str, more: Sequence[pa.Field], values: Sequence[pa.Field] | None, *, expires: str | None = None
+    ) -> StateLayout:
+        keys, held = self.state_keys, None if values is None else pa.schema(list(values))
+        return StateLayout(name, pa.schema([*keys, *more]), held, len(keys), expires)
 
     def _keyed_text(self, what: str, window: str = "") -> str:
         keys = "all rows" if self.by == (ALL_COLUMN,) else f"key_by {', '.join(self.by)}"

@@ -204,6 +204,7 @@ class MapRows(Node):
     input: Node
     function: RowFunction
     on_error: str = "fail"
+    attempts: int = 1
     kind = "rows"
 
     def __post_init__(self) -> None:

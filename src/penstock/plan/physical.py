@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from penstock.errors import PlanError
-from penstock.plan.keyed import Keyed
+from penstock.plan.keyed import Keyed, Stateful
 from penstock.plan.logical import (
     DEAD_SCHEMA,
     AssignTime,
@@ -51,7 +51,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Rows leaving `port` of operator `source` go to another stage: by key group, or (no `keys`) to the task of the same number."""
+    """Rows leaving `port` of operator `source` go to another stage: by key group, to the task of the same number (`keys` is None),
+    or to every task (`keys` is empty)."""
 
     id: int
     source: int
@@ -119,8 +120,8 @@ class PhysicalPlan:
 
     @property
     def stateful(self) -> tuple[Op, ...]:
-        """All operators with keyed state."""
-        return tuple(op for stage in self.stages for op in stage.ops if isinstance(op.node, Keyed) and op.kind != "partial")
+        """All operators with state that snapshots hold."""
+        return tuple(op for stage in self.stages for op in stage.ops if isinstance(op.node, Stateful) and op.kind != "partial")
 
 
 def compile_plan(name: str, roots: Sequence[Node], *, max_parallelism: int = 128) -> PhysicalPlan:
@@ -137,7 +138,7 @@ def collect(roots: tuple[Node, ...]) -> tuple[Node, ...]:
     seen: dict[tuple[str, str], Node] = {}
     for node in nodes:
         # Sources and steps are found by name in one place, sinks in another.
-        for kind, group, space in (("source", Read, "in"), ("sink", Write, "out"), ("step", Keyed, "in")):
+        for kind, group, space in (("source", Read, "in"), ("sink", Write, "out"), ("step", Stateful, "in")):
             if isinstance(node, group):
                 name = getattr(node, "name", "")
                 other = seen.setdefault((space, name), node)
@@ -160,8 +161,9 @@ def collect(roots: tuple[Node, ...]) -> tuple[Node, ...]:
 def check_time_at_source(node: AssignTime) -> None:
     """Watermarks are kept per split, so event time is set where splits are still known."""
     for above in walk((node.input,)):
-        if isinstance(above, Keyed):
-            raise node.error("with_watermark works per split of a source, so it comes before key_by. Say it right after read")
+        if isinstance(above, Stateful):
+            step = "key_by" if isinstance(above, Keyed) else above.verb
+            raise node.error(f"with_watermark works per split of a source, so it comes before {step}. Say it right after read")
 
 
 def check_one_clock(nodes: tuple[Node, ...]) -> None:

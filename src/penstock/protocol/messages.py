@@ -152,6 +152,22 @@ class TimeReached:
 
 
 @dataclass(frozen=True, slots=True)
+class CallDone:
+    """How one call ended: with a result, or an error in words."""
+
+    call: tuple[int, int]
+    result: Any = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallsDone:
+    """Calls have ended. None at all: a task that was restored with calls to make is to make them now."""
+
+    calls: Sequence[CallDone]
+
+
+@dataclass(frozen=True, slots=True)
 class Stored:
     """The runner wrote what `Store` asked for; `handles` are by (operator, state)."""
 
@@ -190,6 +206,7 @@ Event = (
     | SourcesEnded
     | Trigger
     | TimeReached
+    | CallsDone
     | Stored
     | StoreFailed
     | Completed
@@ -284,6 +301,20 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """Do some work outside, then answer CallDone. Nothing waits for it; `call` is (operator, number).
+
+    `payload` is opaque: who carries it out knows what to do with it. It begins after `delay`, and has failed if it has not ended
+    `timeout` later (microseconds). A task may ask for a call again once it has failed.
+    """
+
+    call: tuple[int, int]
+    payload: Any
+    timeout: int
+    delay: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TaskAck:
     """One task's part of a snapshot, JSON throughout except that `states` holds handles.
 
@@ -319,4 +350,4 @@ class Decline:
     reason: str
 
 
-Action = Emit | Hold | Release | Store | Ack | Decline
+Action = Emit | Hold | Release | Store | Ack | Decline | Call

@@ -39,6 +39,7 @@ class Batch(Runner):
     """
 
     name = "batch"
+    task_outlives_epoch = False
 
     def __init__(
         self,
@@ -46,10 +47,12 @@ class Batch(Runner):
         *,
         parallelism: int | None = None,
         storage: Any = None,
+        state: Any = None,
         finish: bool = True,
         rows_per_epoch: int | None = None,
     ) -> None:
-        super().__init__(parallelism=parallelism, storage=storage, snapshot_every="1ms")  # one epoch right after the other
+        # One epoch right after the other.
+        super().__init__(parallelism=parallelism, storage=storage, state=state, snapshot_every="1ms")
         self._spark, self._finish, self._rows_per_epoch = spark, finish, checked_rows(rows_per_epoch)
 
     def conductor(self, plan: PhysicalPlan, options: Options, restore: Any) -> Conductor:

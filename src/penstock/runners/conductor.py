@@ -163,6 +163,10 @@ class Conductor:
         """Do something in the conductor's thread."""
         self._inbox.put(action)
 
+    def wake(self) -> None:
+        """Have a look at the tasks now."""
+        self._inbox.put(lambda: None)
+
     def cancel(self) -> None:
         """Stop at once; whatever was published is committed at the next start."""
         self.cancelled = True

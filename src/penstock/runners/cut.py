@@ -25,7 +25,7 @@ from penstock.checkpoints.manifest import (
     StateEntry,
 )
 from penstock.checkpoints.restore import PipelineFacts
-from penstock.plan.keyed import Keyed
+from penstock.plan.keyed import Stateful
 from penstock.plan.logical import Read, Write
 from penstock.plan.physical import Op, PhysicalPlan
 from penstock.protocol.coordinator import Publish
@@ -147,7 +147,7 @@ def operator_entry(op: Op, plan: PhysicalPlan, parallelism: int, acks: Mapping[s
 def step_entry(op: Op) -> OperatorEntry:
     """A step as a checkpoint knows it, without what it holds."""
     node = op.node
-    assert isinstance(node, Keyed)
+    assert isinstance(node, Stateful)
     layouts = node.states()
     routed = list(layouts[0].keys)[: layouts[0].route]
     return OperatorEntry(

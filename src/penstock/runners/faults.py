@@ -21,6 +21,8 @@ POINTS = (
     "source.read",
     "barrier.aligned",
     "store.before",
+    "store.between",
+    "compact.merged",
     "store.after",
     "ack.before",
     "publish.before",

@@ -9,6 +9,7 @@ from penstock.checkpoints.repository import state_path
 from penstock.checkpoints.storage import Store as FileStore
 from penstock.connectors.connector import Reader, SourceContext
 from penstock.errors import PenstockError, RowError
+from penstock.plan.physical import Stage
 from penstock.protocol import coordinator as c
 from penstock.protocol.messages import Aborted, Ack, Completed, Decline, SplitsAssigned, Stamp, Store, Stored, StoreFailed
 from penstock.runners.align import Alignment
@@ -21,7 +22,7 @@ from penstock.runners.world import random_id
 from penstock.runtime.assemble import Site
 from penstock.runtime.task import Task, task_name
 from penstock.state.history import store as store_frozen
-from penstock.state.runs import Files
+from penstock.state.runs import Files, Handle
 
 ROUNDS = 50  # of the loop, before the coordinator gets a turn
 
@@ -38,11 +39,18 @@ class Local(Runner):
         storage: Any = None,
         keep: int | None = None,
         snapshot_every: Any = None,
+        state: Any = None,
         restarts: int | None = None,
         backoff: Any = None,
     ) -> None:
         super().__init__(
-            parallelism=parallelism, storage=storage, keep=keep, snapshot_every=snapshot_every, restarts=restarts, backoff=backoff
+            parallelism=parallelism,
+            storage=storage,
+            keep=keep,
+            snapshot_every=snapshot_every,
+            state=state,
+            restarts=restarts,
+            backoff=backoff,
         )
 
     def attempts(self, conductor: Conductor) -> LocalAttempts:
@@ -140,16 +148,14 @@ class LocalAttempts:
 
 def make_seats(conductor: Conductor, stamp: Stamp, start: StartPoint, files: Files, answer: Any, store: Any) -> list[Seat]:
     """All tasks of an attempt in one process, joined by queues."""
-    plan, parallelism = conductor.plan, conductor.parallelism
+    plan, parallelism, backend = conductor.plan, conductor.parallelism, conductor.options.state
     uids = {task_name(stage.id, i): conductor.world.fresh_id() for stage in plan.stages for i in range(parallelism)}
-    tasks = [
-        Task(
-            stage,
-            Site(plan, parallelism, i, stamp.lineage, uids[task_name(stage.id, i)], conductor.job_dir, files, start.restored),
-        )
-        for stage in plan.stages
-        for i in range(parallelism)
-    ]
+
+    def site(stage: Stage, i: int) -> Site:
+        uid = uids[task_name(stage.id, i)]
+        return Site(plan, parallelism, i, stamp.lineage, uid, conductor.job_dir, files, start.restored, backend=backend)
+
+    tasks = [Task(stage, site(stage, i)) for stage in plan.stages for i in range(parallelism)]
     queues: dict[tuple[int, int, int], Queue] = {}  # (exchange, from, to)
     for task in tasks:
         for channel in task.channels:
@@ -167,7 +173,7 @@ def make_seats(conductor: Conductor, stamp: Stamp, start: StartPoint, files: Fil
             for target in ([index] if e.keys is None else range(parallelism))
         }
         inputs = [queues[channel.exchange, channel.source, index] for channel in task.channels]
-        seat = Seat(task, inputs=inputs, outlets=outlets, answer=answer, store=store, alignment=alignment)
+        seat = Seat(task, inputs=inputs, outlets=outlets, answer=answer, store=store, alignment=alignment, wake=conductor.wake)
         assign_splits(seat, conductor, start)
         seats.append(seat)
     return seats
@@ -193,10 +199,16 @@ def store_states(action: Store, files: Files, stamp: Stamp, fresh_id: Callable[[
     """Write frozen states under names nobody else writes; only pyarrow and file calls, so any thread may do it."""
     reach("store.before", action.epoch)
     try:
-        handles = {
-            key: store_frozen(frozen, files, lambda: state_path(stamp.term, stamp.attempt, action.epoch, fresh_id()))
-            for key, frozen in action.frozen.items()
-        }
+        handles: dict[str, list[Handle]] = {}
+        for key, frozen in action.frozen.items():
+            if handles:
+                reach("store.between", action.epoch)
+            handles[key] = store_frozen(
+                frozen,
+                files,
+                lambda: state_path(stamp.term, stamp.attempt, action.epoch, fresh_id()),
+                lambda: reach("compact.merged", action.epoch),
+            )
     except (PenstockError, OSError) as error:
         return StoreFailed(action.epoch, str(error))
     reach("store.after", action.epoch)

@@ -11,7 +11,9 @@ event it is working on. A `Loop` holds the seats of one process. No call here bl
 4. A split is idle when it has been silent for `idle_after` by a clock that stands still while no split can be read: a job that
    is behind does not take waiting rows for silence.
 5. A split too far ahead of its group (`align`) is not read, and not silent either.
-6. The graph of tasks has no cycle and a task without outlets is always runnable, so as long as there is work some seat can run.
+6. Calls that a task asks for are somebody else's (`Calls`); their answers come before other input. A task that is not `ready` gets
+   no rows, but anything else: so barriers do not wait for calls.
+7. The graph of tasks has no cycle and a task without outlets is always runnable, so as long as there is work some seat can run.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from penstock.protocol.messages import (
     Action,
     Arrived,
     Batch,
+    Call,
+    CallsDone,
     Decline,
     Emit,
     Event,
@@ -46,6 +50,7 @@ from penstock.protocol.messages import (
     Trigger,
 )
 from penstock.runners import align
+from penstock.runners.calls import Calls, LoopCalls
 from penstock.runners.faults import reach, time_of_day
 from penstock.runtime.task import Task
 
@@ -96,6 +101,11 @@ class Queue:
         return len(self._messages)
 
     @property
+    def has_rows(self) -> bool:
+        """Whether what is at the front are rows."""
+        return bool(self._messages) and isinstance(self._messages[0], Batch)
+
+    @property
     def bytes(self) -> int:
         """How much waits here."""
         return self._bytes
@@ -133,6 +143,7 @@ class Seat:
         poll_every: how long (microseconds) a split that gave few rows is left alone, so that a slow source makes batches and not
         single rows.
         alignment: what the seats of a process know of the groups of splits; shared by them.
+        wake: called, from another thread, when a call has ended.
     """
 
     def __init__(
@@ -146,11 +157,13 @@ class Seat:
         rows_max: int = 65_536,
         poll_every: int = 0,
         alignment: align.Alignment | None = None,
+        wake: Callable[[], None] | None = None,
     ) -> None:
         self.observe: Callable[[Task, Event], None] | None = None  # sees every event the task is given
         self.task, self.inputs, self.outlets, self.rows_max = task, list(inputs), outlets, rows_max
         self.poll_every = poll_every
         self.alignment = alignment or align.Alignment()
+        self.calls: Calls = LoopCalls(wake)
         self.splits: list[SplitReader] = []
         self.has_sources = bool(task.stage.sources)
         self.sources_ended = False
@@ -169,6 +182,8 @@ class Seat:
         self._next_input = 0
         self._next_split = 0
         self._idle_after = {op.name: task.idle_after(op.name) for op in task.stage.sources}
+        if task.calling:
+            self.post(CallsDone(()))  # restored
 
     def post(self, event: Event) -> None:
         """Tell the task something as soon as it is free."""
@@ -186,7 +201,7 @@ class Seat:
     @property
     def reading(self) -> bool:
         """Whether splits are to be read, now or soon."""
-        return self.has_sources and not self.sources_ended and SOURCES not in self._held
+        return self.has_sources and not self.sources_ended and SOURCES not in self._held and self.task.ready
 
     @property
     def blocked(self) -> bool:
@@ -201,7 +216,7 @@ class Seat:
     def step(self, now: int) -> bool:
         """Do one thing, if there is one to do and room for its result. True if something was done."""
         blocked = self.blocked
-        self._pass_time(now, could_read=not blocked and SOURCES not in self._held)
+        self._pass_time(now, could_read=not blocked and SOURCES not in self._held and self.task.ready)
         if blocked:
             return False
         if self._iterator is None:
@@ -242,6 +257,8 @@ class Seat:
                 self._held.add(input)
             case Release(input):
                 self._held.discard(input)
+            case Call():
+                self.calls.begin(action)
             case Store(epoch):
                 self._aligned(epoch)
                 self._store(self, action)
@@ -280,12 +297,18 @@ class Seat:
     def _waiting_event(self, now: int) -> Event | None:
         if self._events:
             return self._events.popleft()
+        ready = True
+        if self.task.calling:
+            answers = self.calls.answers()
+            if answers:
+                return CallsDone(answers)
+            ready = self.task.ready
         for turn in range(len(self.inputs)):
             number = (self._next_input + turn) % len(self.inputs)
-            if number not in self._held and len(self.inputs[number]):
+            if number not in self._held and len(self.inputs[number]) and (ready or not self.inputs[number].has_rows):
                 self._next_input = number + 1
                 return Arrived(number, self.inputs[number].pop())
-        return self._next_read(now) if self.has_sources and SOURCES not in self._held else None
+        return self._next_read(now) if ready and self.has_sources and SOURCES not in self._held else None
 
     def _next_read(self, now: int) -> Event | None:
         if self.sources_ended:
@@ -310,7 +333,8 @@ class Seat:
         if split.ended or now < split.poll_at or self._waits(split):
             return None
         reach("source.read", self.epoch)
-        chunk = split.reader.poll(self.rows_max if split.group is None else min(self.rows_max, align.ROWS_MAX))
+        rows_max = min(self.rows_max, self.task.rows_max or self.rows_max)
+        chunk = split.reader.poll(rows_max if split.group is None else min(rows_max, align.ROWS_MAX))
         if self.poll_every and (chunk is None or chunk.batch is None or chunk.batch.num_rows < PACED_ROWS):
             split.poll_at = now + self.poll_every
         if chunk is not None and (chunk.batch is not None or chunk.bad):
@@ -362,6 +386,7 @@ class Seat:
         """Let go of readers and writers."""
         for split in self.splits:
             split.reader.close()
+        self.calls.close()
         self.task.close()
 
 

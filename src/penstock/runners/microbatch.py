@@ -47,6 +47,7 @@ class MicroBatch(Runner):
     """
 
     name = "microbatch"
+    task_outlives_epoch = False
 
     def __init__(
         self,
@@ -56,12 +57,19 @@ class MicroBatch(Runner):
         storage: Any = None,
         snapshot_every: Any = None,
         keep: int | None = None,
+        state: Any = None,
         restarts: int | None = None,
         backoff: Any = None,
         rows_per_epoch: int | None = None,
     ) -> None:
         super().__init__(
-            parallelism=parallelism, storage=storage, snapshot_every=snapshot_every, keep=keep, restarts=restarts, backoff=backoff
+            parallelism=parallelism,
+            storage=storage,
+            snapshot_every=snapshot_every,
+            keep=keep,
+            state=state,
+            restarts=restarts,
+            backoff=backoff,
         )
         self._spark, self._rows_per_epoch = spark, checked_rows(rows_per_epoch)
 

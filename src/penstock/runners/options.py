@@ -15,6 +15,7 @@ from typing import Any
 
 from penstock.errors import ConfigError, PlanError
 from penstock.eventtime import duration_text, micros
+from penstock.state.backend import Backend, backend_of
 
 DEFAULTS: dict[str, Any] = {
     "parallelism": None,
@@ -22,6 +23,7 @@ DEFAULTS: dict[str, Any] = {
     "keep": 3,
     "snapshot_every": "1s",
     "guarantee": "exactly-once",
+    "state": "columnar",
     "restarts": 10,
     "backoff": "1s",
     "latency": "5ms",
@@ -39,6 +41,7 @@ class Options:
     keep: int
     snapshot_every: int
     guarantee: str
+    state: Backend
     restarts: int
     backoff: int
     latency: int
@@ -113,6 +116,8 @@ def checked(name: str, value: Any, origin: str) -> Any:
             if count < least or str(count) != str(value):
                 raise ConfigError(f"{name}={value!r} ({origin}) is not a whole number of {least} or more")
             return count
+        if name == "state":
+            return backend_of(value, origin)
         if name == "guarantee" and value != "exactly-once":
             raise ConfigError(f'guarantee={value!r} ({origin}) is not known yet. It is "exactly-once"')
         return str(value)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from penstock.errors import ConfigError
 from penstock.plan.physical import PhysicalPlan
 from penstock.runners.conductor import Attempts, Conductor
 from penstock.runners.job import Job, graceful_interrupt
 from penstock.runners.options import Options, resolve
+from penstock.state.backend import RocksDB, require
 
 
 class Runner:
     """Base of all runners. Options are keyword-only and may be left out: see `runners.options`."""
 
     name: ClassVar[str]
+    task_outlives_epoch: ClassVar[bool] = True
 
     def __init__(self, **options: Any) -> None:
         self._given = options
@@ -31,11 +34,19 @@ class Runner:
         """Start, and return at once."""
         plan = pipeline.plan()
         options = self.options(plan.name)
+        require(options.state)
         return Job(self.conductor(plan, options, restore))
 
     def options(self, pipeline: str) -> Options:
         """The options of a run, each with where it comes from."""
-        return resolve(pipeline, {name: value for name, value in self._given.items() if value is not None})
+        options = resolve(pipeline, {name: value for name, value in self._given.items() if value is not None})
+        if isinstance(options.state, RocksDB) and not self.task_outlives_epoch:
+            raise ConfigError(
+                f'state="rocksdb" ({options.origins["state"]}) cannot be used by {type(self).__name__}: its tasks end with their'
+                " epoch, and would copy all of the state into RocksDB for each one.\n"
+                '  Write state="columnar", which also holds more than fits in memory, or run it with pen.Continuous'
+            )
+        return options
 
     def describe(self, pipeline: str = "") -> dict[str, object]:
         """Name and options, for explain()."""

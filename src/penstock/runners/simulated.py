@@ -15,6 +15,7 @@ from typing import Any
 from penstock.checkpoints.storage import Store, open_store
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.messages import Event, Stamp
+from penstock.runners.calls import SimulatedCalls
 from penstock.runners.conductor import Conductor
 from penstock.runners.cut import StartPoint
 from penstock.runners.local import Local, LocalAttempts
@@ -95,6 +96,7 @@ class SimulatedAttempts(LocalAttempts):
         for seat in self._loop.seats:
             seat.rows_max = rows_max
             seat.observe = self._observe
+            seat.calls = SimulatedCalls(self._rng, self._clock)
             for queue in seat.inputs:
                 assert isinstance(queue, Queue)
                 queue.bytes_max = queue_bytes

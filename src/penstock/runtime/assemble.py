@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.connectors.connector import SinkContext
 from penstock.operators import (
     aggregate,
+    async_map,
     counting,
     dedupe,
     function,
@@ -22,6 +24,7 @@ from penstock.operators import (
     join_window,
     lookup,
     panes,
+    process,
     project,
     sessions,
     slicedpanes,
@@ -34,12 +37,17 @@ from penstock.operators.operator import Errors, Operator
 from penstock.operators.reduce import Reduce
 from penstock.operators.write import Write
 from penstock.plan import joins, keyed, logical
+from penstock.plan.async_map import AsyncMap
 from penstock.plan.dedupe import DropDuplicates
 from penstock.plan.logical import DEAD_SCHEMA
 from penstock.plan.lookup import Lookup
 from penstock.plan.physical import Op, PhysicalPlan, Stage
+from penstock.plan.process import Process
 from penstock.plan.top import Top, WindowTop
-from penstock.state.keygroups import group_range
+from penstock.protocol.messages import TIME_MIN
+from penstock.state.backend import Backend, Columnar, RocksDB
+from penstock.state.keygroups import canonical_keys, group_range, groups_of, hash_keys
+from penstock.state.rocksdb import RocksTable
 from penstock.state.runs import Files, Handle
 from penstock.state.table import KeyedTable, StateSpec
 from penstock.state.timers import TimerTable
@@ -67,6 +75,8 @@ class Site:
     job_dir: Path
     files: Files
     restored: Restored = Restored()
+    drains: bool = False  # whether its tasks end with each epoch, so that no call may outlive one
+    backend: Backend = Columnar()
 
     @property
     def groups(self) -> range:
@@ -112,13 +122,20 @@ def split_op(op: Op, stage: Stage, site: Site) -> Operator:
 def rows_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
     assert isinstance(node, logical.MapRows)
-    return function.RowMap(op.name, node.function, op_errors(op), deletes=node.changes == "update")
+    return function.RowMap(op.name, node.function, op_errors(op), deletes=node.changes == "update", attempts=node.attempts)
 
 
 def batches_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
     assert isinstance(node, logical.MapBatches)
     return function.BatchMap(op.name, node.function, node.made)
+
+
+def async_op(op: Op, stage: Stage, site: Site) -> Operator:
+    node = op.node
+    assert isinstance(node, AsyncMap)
+    rules = async_map.Rules(node.capacity, node.ordered, node.timeout, node.attempts, node.delay)
+    return async_map.AsyncMap(op.name, node.function, rules, op_errors(op), open_states(op, node, site)["rows"])
 
 
 def time_op(op: Op, stage: Stage, site: Site) -> Operator:
@@ -262,6 +279,52 @@ def lookup_op(op: Op, stage: Stage, site: Site) -> Operator:
     return lookup.Lookup(op.name, source, [pairs[key] for key in table.key], node.how, fields)
 
 
+def process_op(op: Op, stage: Stage, site: Site) -> Operator:
+    node = op.node
+    assert isinstance(node, Process)
+    tables = open_states(op, node, site)
+    if op.name not in site.restored.watermarks:  # no snapshot knows the step
+        load_initial(node, tables, site)
+    inputs = [process.Input(by, node.columns(i), node.spec.callbacks[i]) for i, (_, by) in enumerate(node.sides)]
+    return process.Process(
+        op.name,
+        node.spec,
+        inputs,
+        node.by_fields,
+        op_errors(op),
+        tables,
+        timed=node.timed,
+        ordered=node.order is not None,
+        signed=node.signed,
+        stores_broadcast=site.index == 0,
+        max_parallelism=site.plan.max_parallelism,
+        watermark=restored_time(op.name, site),
+    )
+
+
+def load_initial(node: Process, tables: Mapping[str, Any], site: Site) -> None:
+    """Fill states with the values they start from: those of the task's own keys."""
+    for name, initial in node.initial.items():
+        keys, values = initial.rows()
+        keys = canonical_keys(keys, keys.schema.names)
+        groups = groups_of(hash_keys(keys), site.plan.max_parallelism)
+        mine = pa.array((groups >= site.groups.start) & (groups < site.groups.stop))
+        keys = keys.filter(mine)
+        tables[name].put_many(keys, values.filter(mine))
+        if node.wakes is not None and keys.num_rows:
+            load_timers(keys, tables, *node.wakes)
+
+
+def load_timers(keys: pa.RecordBatch, tables: Mapping[str, Any], clock: str, name: str) -> None:
+    """Have these keys woken by this clock as soon as it moves."""
+    timers, due, rows = tables[f"{clock}-timers"], tables[f"{clock}-due"], keys.num_rows
+    places = keys.append_column("__timer", pa.array([name] * rows, pa.string()))
+    at_once = np.full(rows, TIME_MIN + 1)
+    columns = [pa.array(at_once), pa.array(np.zeros(rows, np.int64)), pa.array(np.zeros(rows, np.int64))]
+    timers.put_many(places, pa.RecordBatch.from_arrays(columns, names=timers.spec.values.names))
+    due.add(at_once, places)
+
+
 def write_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
     assert isinstance(node, logical.Write)
@@ -273,27 +336,39 @@ def sink_context(node: logical.Write, lineage: str, uid: str, job_dir: Path) -> 
     return SinkContext(node.name, lineage, uid, job_dir, node.sink_schema, node.keys, node.changes, node.change)
 
 
-def open_states(op: Op, node: keyed.Keyed, site: Site) -> dict[str, Any]:
+def open_states(op: Op, node: keyed.Stateful, site: Site) -> dict[str, Any]:
     """The states of a step as the snapshot left them: tables and timers by name."""
     return {layout.name: open_state(op, layout, site) for layout in node.states()}
 
 
 def open_state(op: Op, layout: keyed.StateLayout, site: Site) -> KeyedTable | TimerTable:
     """One state as the snapshot left it."""
-    max_parallelism, found = site.plan.max_parallelism, handles(op, layout.name, site)
+    max_parallelism = site.plan.max_parallelism
+    groups = range(max_parallelism) if layout.broadcast else site.groups
+    found = handles(op, layout.name, site, groups)
     if layout.values is not None:
-        spec = StateSpec(layout.name, layout.keys, layout.values, layout.route)
-        return KeyedTable.open(spec, site.groups, max_parallelism, found, site.files)
+        spec = StateSpec(layout.name, layout.keys, layout.values, layout.route, layout.expires)
+        if isinstance(site.backend, RocksDB):
+            return RocksTable.open(spec, groups, max_parallelism, found, site.files, settings=site.backend)
+        return KeyedTable.open(spec, groups, max_parallelism, found, site.files)
     floors = site.restored.floors.get(f"{op.name}/{layout.name}", ())
     return TimerTable.open(
         layout.keys, site.groups, max_parallelism, found, site.files, floors=floors, route_columns=layout.route
     )
 
 
-def handles(op: Op, state: str, site: Site) -> list[Handle]:
-    """The runs of one state that touch this task's key groups."""
+def restored_time(name: str, site: Site) -> int:
+    """How far an operator's time was in the snapshot: the least over the key groups we took over."""
+    times = [
+        t for first, last, t in site.restored.watermarks.get(name, ()) if first < site.groups.stop and last >= site.groups.start
+    ]
+    return min(times, default=TIME_MIN)
+
+
+def handles(op: Op, state: str, site: Site, groups: range) -> list[Handle]:
+    """The runs of one state that touch these key groups."""
     every = [Handle.from_json(entry) for entry in site.restored.states.get(f"{op.name}/{state}", ())]
-    return [h for h in every if h.first_group < site.groups.stop and h.last_group >= site.groups.start]
+    return [h for h in every if h.first_group < groups.stop and h.last_group >= groups.start]
 
 
 BUILDERS: dict[str, Callable[[Op, Stage, Site], Operator]] = {
@@ -305,6 +380,7 @@ BUILDERS: dict[str, Callable[[Op, Stage, Site], Operator]] = {
     "split": split_op,
     "rows": rows_op,
     "batches": batches_op,
+    "async_map": async_op,
     "time": time_op,
     "partial": partial_op,
     "aggregate": aggregate_op,
@@ -323,6 +399,7 @@ BUILDERS: dict[str, Callable[[Op, Stage, Site], Operator]] = {
     "window_top": top_op,
     "drop_duplicates": dedupe_op,
     "lookup": lookup_op,
+    "process": process_op,
     "write": write_op,
 }
 """The registry of operators: every kind the planner can ask for."""

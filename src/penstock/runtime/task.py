@@ -7,6 +7,8 @@ Runners differ only in where events come from and who carries out the actions.
 2. A snapshot happens between events, never within one. Abandoning an iterator kills the attempt.
 3. Rows move depth first through the operators of the stage; what leaves the stage is an `Emit` per target task.
 4. Only this module calls operators.
+5. An operator that asks for calls (`AsyncMap`) keeps time and the end waiting behind its rows in flight. A barrier does not wait,
+   except where nobody will be there to answer: in tasks that end with the epoch (`Site.drains`), and once all input has ended.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.operator import LATE, MAIN, Origin
+from penstock.operators.async_map import Answer, AsyncMap
+from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Origin
 from penstock.operators.time import AssignTime
 from penstock.operators.write import Write, conform
 from penstock.plan.logical import AssignTime as AssignTimeNode
@@ -35,6 +38,9 @@ from penstock.protocol.messages import (
     AdvanceTime,
     Arrived,
     Batch,
+    Call,
+    CallDone,
+    CallsDone,
     Completed,
     Decline,
     EdgeIdle,
@@ -66,8 +72,9 @@ from penstock.protocol.messages import (
 )
 from penstock.protocol.task import TaskCore
 from penstock.protocol.watermarks import Minimum
-from penstock.runtime.assemble import Site, assemble, op_errors
+from penstock.runtime.assemble import Site, assemble, op_errors, restored_time
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys, owner
+from penstock.state.table import KeyedTable
 from penstock.state.timers import TimerTable
 
 FRAME_BYTES_MAX = 4 * 1024 * 1024
@@ -118,6 +125,8 @@ class Task:
         self._times: dict[int, Minimum[object]] = {
             op.id: Minimum(entrances(stage, op.id), restored_time(op.name, site)) for op in stage.ops
         }
+        for op, edge in untimed(stage):
+            self._times[op].end(edge)
         self._open_inputs: dict[int, set[object]] = {op.id: set(entrances(stage, op.id)) for op in stage.ops}
         self._untold = {op for op, minimum in self._times.items() if minimum.time > TIME_MIN}  # restored times, not yet passed on
         self._sources = {op.name: op for op in stage.sources}
@@ -129,14 +138,18 @@ class Task:
             int, dict[str, list[Any]]
         ] = {}  # epoch -> sink -> committables, until an epoch that holds them is published
         self._acks: dict[int, tuple[TaskAck, Mapping[str, Any]]] = {}
+        self._callers = {op: operator for op, operator in self._ops.items() if isinstance(operator, AsyncMap)}
+        for op, caller in self._callers.items():
+            caller.time = self._times[op].time
+        self._ending: set[int] = set()  # callers whose input has ended and whose rows in flight have not
+        self._later: list[Order] = []  # what waits until no row is in flight
         self._rows: dict[str, int] = defaultdict(int)
 
     def handle(self, event: Event) -> Iterator[Action]:
         """What to do now that this happened."""
         match event:
             case Arrived() | Trigger() | SourcesEnded():
-                for order in self._core.handle(event):
-                    yield from self._obey(order)
+                yield from self._obey_all(self._core.handle(event), event.input if isinstance(event, Arrived) else SOURCES)
             case Read(source, split, payload, position, bad):
                 yield from self._read(source, split, payload, position, bad)
             case SplitsAssigned(splits):
@@ -160,8 +173,13 @@ class Task:
                 self._prepared = {e: prepared for e, prepared in self._prepared.items() if e > epoch}
             case TimeReached(now):
                 yield from self._clock(now)
+            case CallsDone(calls):
+                yield from self._answered(calls)
             case Aborted():
                 pass  # what an aborted epoch prepared goes with the next
+        for op, caller in self._callers.items():
+            for asked in caller.asked():
+                yield Call((op, asked.number), asked.work, asked.timeout, asked.delay)
 
     def clock_of(self, source: str) -> AssignTimeNode | None:
         """How the splits of this source tell the time, if they do: the runner needs to know when they are idle or ahead."""
@@ -183,8 +201,23 @@ class Task:
 
     @property
     def ended(self) -> bool:
-        """Whether all input has ended."""
-        return self._core.ended
+        """Whether all input has ended, and no call is under way."""
+        return self._core.ended and not self.calling
+
+    @property
+    def calling(self) -> bool:
+        """Whether rows are in flight: calls are under way, or about to be."""
+        return any(caller.busy for caller in self._callers.values())
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can take rows. If not, it can take anything else."""
+        return all(caller.ready for caller in self._callers.values())
+
+    @property
+    def rows_max(self) -> int | None:
+        """How many rows it wants at a time, if it matters: those that wait for a call wait here, and in snapshots."""
+        return max((caller.capacity for caller in self._callers.values()), default=None)
 
     def watermark(self) -> int:
         """How far time is here, for people: the least of the stage's operators that have a time."""
@@ -204,6 +237,9 @@ class Task:
         for operator in self._ops.values():
             with contextlib.suppress(OSError):
                 operator.close()
+            for state in operator.states.values():
+                if isinstance(state, KeyedTable):
+                    state.close()
 
     @property
     def clocked(self) -> bool:
@@ -218,6 +254,14 @@ class Task:
         return min(times, default=None)
 
     # Orders from the protocol.
+
+    def _obey_all(self, orders: Sequence[Order], input: int) -> Iterator[Action]:
+        for number, order in enumerate(orders):
+            if isinstance(order, Forward) and self.calling and (self.site.drains or self._core.ended):
+                self._later += [*orders[number:], Release(input)]
+                yield Hold(input)
+                return
+            yield from self._obey(order)
 
     def _obey(self, order: Order) -> Iterator[Action]:
         match order:
@@ -285,12 +329,15 @@ class Task:
         if exchange.keys is None:
             yield self.site.index, rows
             return
+        if not exchange.keys:  # to every task
+            yield from ((target, rows) for target in range(self.site.parallelism))
+            return
         if self.site.parallelism == 1:
             yield 0, rows
             return
         groups = groups_of(hash_keys(canonical_keys(rows, exchange.keys)), self.site.plan.max_parallelism)
         owners = owner(groups, self.site.parallelism, self.site.plan.max_parallelism)
-        order = np.argsort(owners, kind="stable")
+        order = np.argsort(owners.astype(np.int16), kind="stable")  # which numpy sorts by counting
         bounds = np.searchsorted(owners[order], np.arange(self.site.parallelism + 1))
         sorted_rows = rows.take(pa.array(order))
         for target in range(self.site.parallelism):
@@ -342,6 +389,10 @@ class Task:
         minimum = self._times[op]
         if op in self._clocks:
             return  # this operator makes time of its own
+        if op in self._callers:
+            self._callers[op].mark(minimum.time, idle=minimum.idle)
+            yield from self._pass(op)
+            return
         if not minimum.idle:
             for port, rows in self._ops[op].advance(minimum.time):
                 yield from self._deliver(op, port, rows, None)
@@ -367,10 +418,45 @@ class Task:
                 yield from self._deliver(op, port, rows, None)
         for port, rows in self._ops[op].end():
             yield from self._deliver(op, port, rows, None)
+        if op in self._callers and self._callers[op].busy:
+            self._ending.add(op)
+            return
+        yield from self._over(op)
+
+    def _over(self, op: int) -> Iterator[Action]:
         for link in self._outs.readers.get(op, ()):
             yield from self._end(link, op)
         for exchange in self._outs.leaving.get(op, ()):
             yield from self._send_all(exchange, End())
+
+    # Calls.
+
+    def _answered(self, calls: Sequence[CallDone]) -> Iterator[Action]:
+        answers: dict[int, list[Answer]] = defaultdict(list)
+        for done in calls:
+            answers[done.call[0]].append(Answer(done.call[1], done.result, done.error))
+        for op, caller in self._callers.items():
+            for port, rows in caller.on_results(answers.get(op, ())):
+                yield from self._deliver(op, port, rows, None)
+            yield from self._pass(op)
+        if self._later and not self.calling:
+            later, self._later = self._later, []
+            for order in later:
+                yield from self._obey(order)
+
+    def _pass(self, op: int) -> Iterator[Action]:
+        """Let time, rest and the end through where no row in flight is before them."""
+        caller = self._callers[op]
+        if caller.passed():
+            told: Minimum[object] = Minimum((), caller.time)
+            if caller.time > TIME_MIN:
+                yield from self._tell_time(op, told)
+            if caller.idle:
+                told.idle = True
+                yield from self._tell_time(op, told)
+        if op in self._ending and not caller.busy:
+            self._ending.discard(op)
+            yield from self._over(op)
 
     # Snapshots.
 
@@ -390,20 +476,24 @@ class Task:
             uid=self.site.uid,
             consumed=dict(self.consumed),
             splits=self._split_states(),
-            watermarks={op.name: self._times[op.id].time for op in self.stage.ops if self._ops[op.id].states},
+            watermarks={op.name: self._time_out(op.id) for op in self.stage.ops if self._ops[op.id].states},
             floors=floors,
             committables={
                 sink: [c for e in sorted(self._prepared) for c in self._prepared[e].get(sink, ())] for sink in prepared
             },
             wake_at=self.wake_at,
             counters=self.counters(),
-            ended=self._core.ended,
+            ended=self.ended,
         )
         if frozen:
             self._acks[epoch] = (ack, frozen)
             yield Store(epoch, frozen)
         else:
             yield Ack(epoch, ack)
+
+    def _time_out(self, op: int) -> int:
+        """How far time is for whoever reads an operator."""
+        return self._callers[op].time if op in self._callers else self._times[op].time
 
     def _split_states(self) -> dict[str, dict[str, Any]]:
         states: dict[str, dict[str, Any]] = {}
@@ -465,6 +555,16 @@ def entrances(stage: Stage, op: int) -> list[object]:
     return upstream + edges + ([SOURCES] if any(s.id == op for s in stage.sources) else [])
 
 
+def untimed(stage: Stage) -> list[tuple[int, object]]:
+    """Inputs that have no time where another input of the same operator has: they hold nobody back."""
+    timed = {e.target for e in stage.incoming if TIME_COLUMN in e.schema.names}
+    return [
+        (e.target, ("edge", e.id))
+        for e in stage.incoming
+        if e.keys == () and e.target in timed and TIME_COLUMN not in e.schema.names
+    ]
+
+
 def below(stage: Stage, op: int) -> set[int]:
     """The operators of the stage that rows of this one can reach."""
     reached = {op}
@@ -472,11 +572,3 @@ def below(stage: Stage, op: int) -> set[int]:
         if link.source in reached:
             reached.add(link.target)
     return reached
-
-
-def restored_time(name: str, site: Site) -> int:
-    """How far an operator's time was in the snapshot: the least over the key groups we took over."""
-    times = [
-        t for first, last, t in site.restored.watermarks.get(name, ()) if first < site.groups.stop and last >= site.groups.start
-    ]
-    return min(times, default=TIME_MIN)

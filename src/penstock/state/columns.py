@@ -5,13 +5,15 @@ need arrays they can compare. This file is the border.
 
 1. **Fixed-width** types (bool, integers, floats, dates, times, timestamps) are numpy arrays of their storage and a
    separate validity array. What stands under a null is arbitrary, and never looked at.
-2. Everything else (strings, binary, decimals, nested) is an object array of Python values, None for null.
-3. Reading a column out copies, so what was read is independent of later writes.
+2. Strings and binary are laid out as Arrow's views; see `texts.py`.
+3. Everything else (decimals, nested) is an object array of Python values, None for null.
+4. Reading a column out copies, so what was read is independent of later writes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Column", "Comparer", "batch_of", "fixed_values", "key_list", "slot_dtype", "validity"]
+__all__ = [
+    "BoxedColumn",
+    "Column",
+    "Comparer",
+    "Given",
+    "batch_of",
+    "fixed_values",
+    "grown",
+    "key_list",
+    "slot_dtype",
+    "validity",
+]
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -65,12 +78,12 @@ def fixed_values(array: pa.Array, dtype: np.dtype[Any] | None = None) -> Values:
     return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
 
 
-def fixed_array(type: pa.DataType, values: Values, valid: Bools) -> pa.Array:
+def fixed_array(type: pa.DataType, values: Values, valid: Bools | None) -> pa.Array:
     """The Arrow column over `values`, which must not be written to afterwards."""
-    nulls = int(len(valid) - np.count_nonzero(valid))
-    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
+    nulls = 0 if valid is None else int(len(valid) - np.count_nonzero(valid))
+    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if valid is not None and nulls else None
     storage = np.packbits(values, bitorder="little") if values.dtype == np.dtype(np.bool_) else values
-    return pa.Array.from_buffers(type, len(valid), [bitmap, pa.py_buffer(storage)], nulls)
+    return pa.Array.from_buffers(type, len(values), [bitmap, pa.py_buffer(storage)], nulls)
 
 
 def batch_of(schema: pa.Schema, arrays: Sequence[pa.Array], rows: int) -> pa.RecordBatch:
@@ -103,53 +116,117 @@ def _value_list(array: pa.Array) -> list[Any]:
     return values
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A column of a batch in the shape that slots have, to be compared with them. `valid` is None if no row is null."""
+
+    array: pa.Array
+    values: Values
+    valid: Bools | None
+
+
 class Column:
-    """One growable column of slots, written and read by arrays of slot numbers."""
+    """One growable column of slots, written and read by arrays of slot numbers; of a fixed-width type. See `column_for`.
+
+    What stands in a slot that was never written is arbitrary.
+    """
 
     def __init__(self, type: pa.DataType) -> None:
         self.type = type
         self.dtype = slot_dtype(type)
         self.values: Values = np.empty(0, self.dtype)
         self.valid: Bools = np.empty(0, np.bool_)
-        self._boxed = self.dtype == np.dtype(object)
+        self._nulls = False  # whether a null was ever put: otherwise nobody needs to look at `valid`
 
     def grow(self, capacity: int) -> None:
         """Make room for slots below `capacity`."""
-        assert capacity >= len(self.values), f"{capacity} slots is less than {len(self.values)}"
-        values = np.empty(capacity, self.dtype)
-        values[: len(self.values)] = self.values
-        self.values = values
-        if not self._boxed:
-            valid = np.zeros(capacity, np.bool_)
-            valid[: len(self.valid)] = self.valid
-            self.valid = valid
+        self.values = grown(self.values, capacity)
+        self.valid = grown(self.valid, capacity)
 
     def put(self, slots: Ints, array: pa.Array) -> None:
         """Write row i of `array` to `slots[i]`; of rows with the same slot the last stays."""
         assert array.type == self.type, f"column holds {self.type}, was given {array.type}"
-        if self._boxed:
-            self.values[slots] = np.fromiter(array.to_pylist(), np.dtype(object), len(array))
-            return
-        self.values[slots] = fixed_values(array, self.dtype)
-        valid = validity(array)
-        self.valid[slots] = True if valid is None else valid
+        given = self.given(array)
+        self.values[slots] = given.values
+        self._put_valid(slots, given)
 
     def take(self, slots: Ints, found: Bools | None = None) -> pa.Array:
         """Row i is what stands in `slots[i]`, or null where `found[i]` is False."""
-        if self._boxed:
-            values = self.values[slots]
-            if found is not None:
-                values[~found] = None
-            return pa.array(values.tolist(), self.type)
-        valid = self.valid[slots]
+        return fixed_array(self.type, self.values[slots], self._valid(slots, found))
+
+    def given(self, array: pa.Array) -> Given:
+        """A column to compare slots with."""
+        return Given(array, fixed_values(array, self.dtype), validity(array))
+
+    def equal(self, slots: Ints, given: Given, rows: Ints) -> Bools:
+        """Whether `slots[i]` holds row `rows[i]` of what was given; null equals null."""
+        return self._both_null_or(self.values[slots] == given.values[rows], slots, given, rows)
+
+    def clear(self, slots: Ints) -> None:
+        """Make these slots null, and let go of what they hold elsewhere."""
+        self.valid[slots] = False
+
+    def _put_valid(self, slots: Ints, given: Given) -> None:
+        self.valid[slots] = True if given.valid is None else given.valid
+        self._nulls |= given.valid is not None
+
+    def _valid(self, slots: Ints, found: Bools | None) -> Bools | None:
+        """Which of these slots are not null; None if all are."""
+        if not self._nulls:
+            return found
+        return self.valid[slots] if found is None else self.valid[slots] & found
+
+    def _both_null_or(self, same: Bools, slots: Ints, given: Given, rows: Ints) -> Bools:
+        if not self._nulls and given.valid is None:
+            return same
+        here = self.valid[slots]
+        if given.valid is None:
+            return same & here
+        there = given.valid[rows]
+        return np.where(here & there, same, here == there)
+
+
+class BoxedColumn(Column):
+    """A column of whatever numpy has no type for, as Python values."""
+
+    def grow(self, capacity: int) -> None:
+        """Make room for slots below `capacity`."""
+        self.values = grown(self.values, capacity)
+
+    def put(self, slots: Ints, array: pa.Array) -> None:
+        """Write row i of `array` to `slots[i]`; of rows with the same slot the last stays."""
+        assert array.type == self.type, f"column holds {self.type}, was given {array.type}"
+        self.values[slots] = self.given(array).values
+
+    def take(self, slots: Ints, found: Bools | None = None) -> pa.Array:
+        """Row i is what stands in `slots[i]`, or null where `found[i]` is False."""
+        values = self.values[slots]
         if found is not None:
-            valid &= found
-        return fixed_array(self.type, self.values[slots], valid)
+            values[~found] = None
+        return pa.array(values.tolist(), self.type)
+
+    def given(self, array: pa.Array) -> Given:
+        """A column to compare slots with."""
+        return Given(array, np.fromiter(array.to_pylist(), np.dtype(object), len(array)), None)
+
+    def equal(self, slots: Ints, given: Given, rows: Ints) -> Bools:
+        """Whether `slots[i]` holds row `rows[i]` of what was given; null equals null."""
+        same: Bools = self.values[slots] == given.values[rows]
+        return same
 
     def clear(self, slots: Ints) -> None:
         """Let go of the Python objects in these slots."""
-        if self._boxed:
-            self.values[slots] = None
+        self.values[slots] = None
+
+
+def grown(values: Values, capacity: int) -> Values:
+    """A longer copy; what is new is zero, False or None."""
+    assert capacity >= len(values), f"{capacity} slots is less than {len(values)}"
+    longer = np.zeros((capacity, *values.shape[1:]), values.dtype)
+    if values.dtype == np.dtype(object):
+        longer[len(values) :] = None
+    longer[: len(values)] = values
+    return longer
 
 
 class Comparer:

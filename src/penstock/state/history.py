@@ -98,13 +98,14 @@ class History:
         return True
 
 
-def store(frozen: Frozen, files: Files, name: Callable[[], str]) -> list[Handle]:
+def store(frozen: Frozen, files: Files, name: Callable[[], str], merged_some: Callable[[], None] = lambda: None) -> list[Handle]:
     """Write what is not on disk yet, and return the handles of the whole state, newest first.
 
     If it raises, nothing refers to what it wrote; the state is unharmed and the next frozen holds everything again.
 
     Args:
         name: Gives a relative path that was never used before.
+        merged_some: Is called when runs were merged, before the result is written.
     """
     runs = list(frozen.runs)
     chosen = choose_merge([run.rows for run in runs], [run.nbytes for run in runs])
@@ -115,6 +116,7 @@ def store(frozen: Frozen, files: Files, name: Callable[[], str]) -> list[Handle]
         oldest = all(run.last_group < first or run.first_group > last for run in older)
         merged = frozen.merge(group, oldest=oldest)
         runs[chosen.start : chosen.stop] = [Run.of(merged)] if merged.num_rows else []
+        merged_some()
     return [run.handle or _write(run, frozen, files, name()) for run in runs]
 
 
@@ -138,7 +140,9 @@ def _write(run: Run, frozen: Frozen, files: Files, path: str) -> Handle:
     files.write(path, data)
     # These very bytes were valid a moment ago: no need to read them back only to check them.
     remember_validated(handle)
-    frozen.opened[handle] = reopen(handle, files, frozen.schema)
+    opened = frozen.opened[handle] = reopen(handle, files, frozen.schema)
+    if frozen.kind == "run":
+        opened.take_over(run)
     return handle
 
 

@@ -30,16 +30,12 @@ from penstock.errors import CorruptError
 from penstock.state import keygroups
 from penstock.state.columns import Ints, fixed_values
 from penstock.state.history import Floor, Frozen, History, reopen
-from penstock.state.runs import FORMAT, GROUP, Files, Groups, Handle, Hashes, Run
+from penstock.state.runs import FORMAT, GROUP, NEVER, Files, Groups, Handle, Hashes, Run
 
 __all__ = ["DUE", "NEVER", "TimerTable"]
 
 DUE = "__due"
-NEVER = int(np.iinfo(np.int64).min)
-"""The floor of a group in which nothing has fired."""
-
 BATCH_ROWS = 65_536
-_TAKE_ROWS_MIN = 1_024
 _FAN_IN = 16
 
 
@@ -189,7 +185,7 @@ class TimerTable:
                 ready.append(item)
         if not ready:
             return None
-        quota = max(BATCH_ROWS // len(ready), _TAKE_ROWS_MIN)
+        quota = max(BATCH_ROWS // len(ready), 1)
         # A chunk that has more than its quota stops everyone at the due time it got to.
         cut = min([time, *(int(chunk.due[quota - 1]) for chunk in ready if len(chunk.due) >= quota)])
         parts = []

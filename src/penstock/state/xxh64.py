@@ -2,7 +2,7 @@
 
 XXH64 mixes its input in 8-byte words, then a 4-byte word, then single bytes; only inputs of 32 bytes or more
 take another road, with four lanes. So short inputs of *different* lengths can share the same numpy steps: each
-step works on the rows that are long enough for it. Long inputs go through the xxhash package, one by one.
+step works on the rows that are long enough for it. Long inputs, and few, go through the xxhash package, one by one.
 
 1. All arithmetic is on uint64 arrays and wraps, as the algorithm wants.
 2. Words are little-endian, whatever the machine.
@@ -27,6 +27,10 @@ _P5 = np.uint64(0x27D4EB2F165667C5)
 
 _SHORT = 32
 """Inputs of this many bytes or more use XXH64's four lanes."""
+
+
+_FEW = 32
+"""So many inputs are faster one by one than in fifty numpy steps."""
 
 
 def _rotate(x: U64, bits: int) -> U64:
@@ -62,7 +66,7 @@ def hash_bytes(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], ends:
     lengths = ends - starts
     h = seeds + _P5 + lengths.astype(np.uint64)
     at = starts.copy()
-    short = lengths < _SHORT
+    short = (lengths < _SHORT) & (len(lengths) > _FEW)
     # Overlapping views: word i starts at byte i. They are unaligned, which numpy's indexing copes with.
     for _ in range(3):
         rows = np.flatnonzero(short & (ends - at >= 8))

@@ -61,7 +61,7 @@ class Continuous(Runner):
     Args:
         spark: a classic Spark session. Left out: the active one, or a new one on this machine.
         parallelism: tasks per stage, and the number of Spark slots held while the job runs. Left out: all slots (on this machine
-        at most one per core). latency: the longest wait to fill a batch.
+        at most one per core). latency: the longest wait to fill a batch. state: "columnar", "rocksdb" or pen.RocksDB(...).
     """
 
     name = "continuous"
@@ -74,6 +74,7 @@ class Continuous(Runner):
         storage: Any = None,
         keep: int | None = None,
         snapshot_every: Any = None,
+        state: Any = None,
         restarts: int | None = None,
         backoff: Any = None,
         latency: Any = None,
@@ -83,6 +84,7 @@ class Continuous(Runner):
             storage=storage,
             keep=keep,
             snapshot_every=snapshot_every,
+            state=state,
             restarts=restarts,
             backoff=backoff,
             latency=latency,
@@ -137,6 +139,7 @@ class ContinuousAttempts:
             by_content=not is_local(self._spark),
             channel_bytes=int(os.environ.get("PENSTOCK_CHANNEL_BYTES", CHANNEL_BYTES)),
             latency=conductor.options.latency,
+            backend=conductor.options.state,
             stuck_s=float(os.environ.get("PENSTOCK_STUCK_S", STUCK_S)),
             fault_file=faults.planned(),
             time_file=faults.time_file(),

@@ -31,7 +31,7 @@ from typing import Any
 
 from penstock.checkpoints.storage import open_store
 from penstock.connectors.connector import Reader, SourceContext
-from penstock.errors import ChannelError, RestoreError, RowError, StorageError
+from penstock.errors import ChannelError, RestoreError, RowError, RunnerError, StorageError
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.messages import Aborted, Ack, Completed, Decline, SplitsAssigned, Stamp, Store, Stored, StoreFailed
 from penstock.runners import faults
@@ -46,6 +46,7 @@ from penstock.runners.loop import Loop, Outlet, Queue, Seat, open_readers
 from penstock.runners.spark.ship import identity
 from penstock.runtime.assemble import Site
 from penstock.runtime.task import Task, task_name
+from penstock.state.backend import Backend
 
 log = logging.getLogger("penstock")
 
@@ -72,6 +73,7 @@ class WorkerSpec:
     by_content: bool  # how identities are compared
     channel_bytes: int
     latency: int  # microseconds
+    backend: Backend
     stuck_s: float
     fault_file: str | None = None
     time_file: str | None = None
@@ -150,7 +152,7 @@ class Worker:
             self._work()
         except Exception as error:
             self.pulse.working = False
-            fatal = isinstance(error, RowError | RestoreError | StorageError)
+            fatal = isinstance(error, RowError | RestoreError | StorageError | RunnerError)
             self.line.say("failed", error=describe(error), trace=traceback.format_exc(), fatal=fatal)
             self._await_exit()
 
@@ -195,6 +197,7 @@ class Worker:
                 spec.job_dir,
                 self.files,
                 spec.start.restored,
+                backend=spec.backend,
             )
             for stage in spec.plan.stages
         }
@@ -230,6 +233,7 @@ class Worker:
             store=self._store,
             poll_every=poll_every,
             alignment=self.alignment,
+            wake=self.wires.wake,
         )
         for channel, queue_ in zip(task.channels, inputs, strict=True):
             if channel.source != index:

@@ -325,6 +325,7 @@ class EpochAttempts:
         facts = Facts(conductor.plan, conductor.parallelism, stamp, conductor.job_dir)
         self._broadcast = self._spark.sparkContext.broadcast((conductor.world.fresh_id(), CloudPickleSerializer().dumps(facts)))
         attempt = Attempt(conductor, stamp, start, self._make_feed(stamp), self._budget, self._broadcast, self._drained)
+        attempt.more = holds_rows_in_flight(conductor.plan, start)
         self._attempt = attempt
         try:
             attempt.feed.start(attempt.serve)
@@ -411,6 +412,12 @@ class EpochAttempts:
         if self._attempt is not None:
             self.end(self._attempt.stamp)
         self._probes.close()
+
+
+def holds_rows_in_flight(plan: PhysicalPlan, start: StartPoint) -> bool:
+    """Whether another runner stopped with calls under way: they are made again although there may be no new rows."""
+    calling = [op for op in plan.stateful if op.kind == "async_map"]
+    return any(int(handle["rows"]) for op in calling for handle in start.restored.states.get(f"{op.name}/rows", ()))
 
 
 def clock_of(plan: PhysicalPlan, op: Op) -> AssignTime | None:

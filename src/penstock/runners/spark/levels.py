@@ -17,7 +17,8 @@ stage twice for two readers. What travels between levels is frames, whatever the
    way succeeded.
 4. Spark may run a task again, and others may have read its first output. Each run draws a uid and names the uids it read; the
    coordinator refuses a mixture.
-5. An error in a task is a report as well, sent to every partition: deeper levels then do nothing. Spark's own retries are for
+5. Calls of a task (`map_async`) are done before its barrier: the task waits for them, since nobody would hear their answers later.
+6. An error in a task is a report as well, sent to every partition: deeper levels then do nothing. Spark's own retries are for
    lost processes; what failed by itself would fail again.
 """
 
@@ -45,6 +46,8 @@ from penstock.protocol.messages import (
     Arrived,
     Barrier,
     Batch,
+    Call,
+    CallsDone,
     Decline,
     Emit,
     End,
@@ -65,6 +68,7 @@ from penstock.protocol.messages import (
     Watermark,
 )
 from penstock.runners import align
+from penstock.runners.calls import LoopCalls
 from penstock.runners.faults import reach
 from penstock.runners.local import describe, store_states
 from penstock.runners.spark import frames
@@ -356,8 +360,10 @@ class EpochTask:
         self._splits: list[OpenSplit] = []
         self._rows, self._more, self._since = 0, False, time.monotonic()
         uid = random_id()
-        site = Site(facts.plan, facts.parallelism, index, facts.stamp.lineage, uid, facts.job_dir, self._files, order.restored)
+        lineage = facts.stamp.lineage
+        site = Site(facts.plan, facts.parallelism, index, lineage, uid, facts.job_dir, self._files, order.restored, drains=True)
         self._task = Task(stage, site)
+        self._calls = LoopCalls()
         self._alignment = align.Alignment(task for task in order.slowest or () if task != self._task.name)
         self._alignment.announced(order.slowest or {})
         self._outlets = {
@@ -369,15 +375,20 @@ class EpochTask:
     def play(self, inbox: Inbox) -> Iterator[pa.RecordBatch]:
         """The whole epoch. Yields when enough frames are there."""
         yield from self._tell(TimeReached(self._order.now if self._order.time_of_day is None else self._order.time_of_day))
+        if self._task.calling:
+            yield from self._tell(CallsDone(()))
         if self._task.stage.sources:
             yield from self._read()
         for channel in self._task.channels:
             yield from self._receive(channel.number, channel.exchange, channel.source, inbox)
+        while self._task.calling:  # until then the barrier waits
+            yield from self._tell(CallsDone(self._calls.wait()))
 
     def close(self) -> None:
         """Let go of readers and writers."""
         for split in self._splits:
             split.reader.close()
+        self._calls.close()
         self._task.close()
 
     def _tell(self, event: Event) -> Iterator[pa.RecordBatch]:
@@ -392,8 +403,16 @@ class EpochTask:
                         events.append(store_states(action, self._files, self._facts.stamp))
                     case Ack() | Decline():
                         self._answer(action)
+                    case Call():
+                        self._calls.begin(action)
                 if self._outbox.full:
                     yield from self._outbox.flush()
+
+    def _tell_rows(self, event: Read | Arrived) -> Iterator[pa.RecordBatch]:
+        """Give the task what may be rows, then answers until it can take more."""
+        yield from self._tell(event)
+        while not self._task.ready:
+            yield from self._tell(CallsDone(self._calls.wait()))
 
     def _answer(self, action: Ack | Decline) -> None:
         assert action.epoch == self._order.epoch, f"an answer for epoch {action.epoch} in epoch {self._order.epoch}"
@@ -424,7 +443,7 @@ class EpochTask:
                 self._task.consumed[upstream] = frames.control_of(frame)["uid"]
                 continue
             message = frames.message_of(frame, edge.schema)
-            yield from self._tell(Arrived(number, message))
+            yield from self._tell_rows(Arrived(number, message))
         if message != Barrier(self._order.epoch):
             wanted = f"the barrier of epoch {self._order.epoch}"
             raise DecodeError(f"what {upstream} sent to {self._task.name} ends with {message!r} instead of {wanted}")
@@ -493,7 +512,7 @@ class EpochTask:
                 turns.append(split)
                 waiting += 1
                 continue
-            rows_max = CHUNK_ROWS if split.group is None else align.ROWS_MAX
+            rows_max = min(CHUNK_ROWS if split.group is None else align.ROWS_MAX, self._task.rows_max or CHUNK_ROWS)
             chunk = split.reader.poll(min(rows_max, order.rows_max - self._rows))
             if chunk is None or (chunk.batch is None and not chunk.bad and not chunk.ended):
                 continue
@@ -502,7 +521,7 @@ class EpochTask:
             split.active = split.active or chunk.batch is not None or bool(chunk.bad)
             self._rows += (chunk.batch.num_rows if chunk.batch is not None else 0) + len(chunk.bad)
             nbytes += chunk.batch.nbytes if chunk.batch is not None else 0
-            yield from self._tell(Read(source, name, chunk.batch, chunk.position, chunk.bad))
+            yield from self._tell_rows(Read(source, name, chunk.batch, chunk.position, chunk.bad))
             waiting = 0  # whoever waits may have waited for this
             if chunk.ended and order.keep_open:
                 continue

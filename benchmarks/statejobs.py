@@ -1,0 +1,276 @@
+"""A pipeline that counts per key, with as many keys as one likes; in two tasks, exactly once.
+
+Row i has key `i % keys`, and batches are shorter than that, so a key occurs once in a batch and every update adds one: with r rounds
+over the keys there are `keys * r` updates, whose counts add up to `keys * r * (r + 1) / 2`. A count that was lost or forgotten
+shows.
+
+The sink is in the task that counts, and notes what that process lives through: how much memory it has, how long its thread stands
+still for a snapshot, and the longest it had nothing to write.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import penstock as pen
+from benchmarks import sampler
+from benchmarks.state import BATCH, MEMORY_MAX, memory_now
+from benchmarks.systems import PARALLELISM, session
+from penstock.connectors.connector import (
+    Chunk,
+    Committer,
+    Json,
+    Reader,
+    Sink,
+    SinkContext,
+    Source,
+    SourceContext,
+    Verdict,
+    Writer,
+)
+from penstock.state.table import KeyedTable
+
+SCHEMA = pa.schema([pa.field("key", pa.int64(), nullable=False)])
+SPLITS = 2
+
+
+@dataclass(frozen=True)
+class Keys(Source):
+    """`rounds` times each of the keys."""
+
+    keys: int
+    rounds: int
+    name: str = "keys"
+    bounded: bool = True
+    replayable: bool = True
+    schema: pa.Schema = SCHEMA
+
+    def splits(self) -> tuple[str, ...]:
+        return tuple(str(split) for split in range(SPLITS))
+
+    def open(self, split: str, position: Json, context: SourceContext) -> Reader:
+        return KeysReader(self, int(split), position or 0)
+
+    def describe(self) -> str:
+        return f"{self.keys} keys in turn"
+
+
+class KeysReader(Reader):
+    """Row n of split s is row `n * SPLITS + s` of all."""
+
+    def __init__(self, source: Keys, split: int, position: int) -> None:
+        assert source.keys % SPLITS == 0, "the rows of a key come from one split"
+        self.source, self.split, self.position = source, split, position
+        self.end = source.keys * source.rounds // SPLITS
+        self.batch = min(BATCH, source.keys // SPLITS)
+
+    def poll(self, rows_max: int) -> Chunk | None:
+        count = min(self.batch, rows_max, self.end - self.position)
+        number = np.arange(self.position, self.position + count, dtype=np.int64) * SPLITS + self.split
+        self.position += count
+        batch = pa.RecordBatch.from_arrays([pa.array(number % self.source.keys)], schema=SCHEMA)
+        return Chunk(batch, self.position, ended=self.position >= self.end)
+
+
+@dataclass(frozen=True)
+class Tally(Sink):
+    """Adds up updates (key, n); a file per committed epoch with what each writer says."""
+
+    folder: Path
+    limited: bool = False
+    name: str = "tally"
+    accepts: frozenset[str] = frozenset({"append", "update"})
+
+    def writer(self, context: SinkContext) -> Writer:
+        return TallyWriter(self.limited)
+
+    def committer(self, context: SinkContext) -> Committer:
+        return TallyCommitter(self.folder)
+
+
+class TallyWriter(Writer):
+    """In the task that counts."""
+
+    def __init__(self, limited: bool) -> None:
+        sampler.start_if_wanted()
+        if limited:
+            resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+        watch_pauses()
+        self.rows = self.total = 0
+        self.first_at = self.last_at = 0  # microseconds, as everything here that is written down
+        self.gap = self.cpu = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        now = time.time_ns() // 1000
+        if not self.first_at:
+            self.first_at = self.last_at = now
+            self.cpu = time.process_time_ns() // 1000
+        self.gap, self.last_at = max(self.gap, now - self.last_at), now
+        self.rows += batch.num_rows
+        self.total += pc.sum(batch.column("n")).as_py()
+
+    def prepare(self, epoch: int) -> list[Json]:
+        times = {"first_at": self.first_at, "last_at": self.last_at, "gap": self.gap}
+        times |= {"cpu": time.process_time_ns() // 1000 - self.cpu, "process": os.getpid()}
+        said = {"rows": self.rows, "total": self.total, "memory": memory_now(), "pauses": list(PAUSES), **times}
+        self.rows = self.total = self.gap = 0
+        PAUSES.clear()
+        return [said]
+
+
+class TallyCommitter(Committer):
+    """Beside the coordinator."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def commit(self, epoch: int, committables: Sequence[Json], attempt: int) -> Verdict:
+        new = self.folder / f"{epoch}.tmp"
+        new.write_text(json.dumps(list(committables)))
+        os.replace(new, self.folder / f"{epoch}.json")
+        return Verdict.DONE
+
+
+PAUSES: list[int] = []
+"""Microseconds that snapshots cost the thread of this process, since they were last asked for."""
+
+
+@functools.cache
+def watch_pauses() -> None:
+    """Take the time of `freeze` and `stored` in this process."""
+
+    def timed(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(*args: Any) -> Any:
+            began = time.perf_counter()
+            result = method(*args)
+            PAUSES.append(round((time.perf_counter() - began) * 1e6))
+            return result
+
+        return call
+
+    for name in ("freeze", "stored"):
+        setattr(KeyedTable, name, timed(getattr(KeyedTable, name)))
+
+
+def counting(source: Source, sink: Sink) -> pen.Pipeline:
+    """Count rows per key."""
+    return pen.Pipeline("counts").read(source).key_by("key").aggregate(n=pen.count(), name="counts").write(sink)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What came of a run."""
+
+    rows: int
+    seconds: float  # from the first update to the last
+    cpu_s: float  # of all processes, all threads, from their first update on
+    note: str
+    commits: int
+    memory: int
+    pauses_ms: list[float]
+    gap_ms: float
+
+    @property
+    def rate(self) -> float:
+        """Updates per second."""
+        return self.rows / self.seconds
+
+    @property
+    def cpu_ns(self) -> float:
+        """Processor time per update. Other work on the machine changes it little."""
+        return self.cpu_s / self.rows * 1e9
+
+
+def count(
+    source: Keys,
+    runner: pen.Runner,
+    *,
+    limited: bool = False,
+    pipeline: Callable[[Source, Sink], pen.Pipeline] = counting,
+) -> Counted:
+    """Run to the end, and check."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        pipeline(source, Tally(Path(folder), limited)).run(runner)
+        epochs = [json.loads(file.read_text()) for file in Path(folder).glob("*.json")]
+    said = [each for epoch in epochs for each in epoch]
+    rows, total = (sum(each[what] for each in said) for what in ("rows", "total"))
+    wanted = (source.keys * source.rounds, source.keys * source.rounds * (source.rounds + 1) // 2)
+    note = "" if (rows, total) == wanted else f"{rows} updates with counts of {total} instead of {wanted[0]} with {wanted[1]}"
+    wrote = [each for each in said if each["first_at"]]
+    cpu = {process: max(each["cpu"] for each in wrote if each["process"] == process) for process in {w["process"] for w in wrote}}
+    return Counted(
+        rows,
+        (max(each["last_at"] for each in wrote) - min(each["first_at"] for each in wrote)) / 1e6,
+        sum(cpu.values()) / 1e6,
+        note,
+        len(epochs),
+        max(each["memory"] for each in said),
+        [pause / 1e3 for each in said for pause in each["pauses"]],
+        max(each["gap"] for each in said) / 1e3,
+    )
+
+
+def continuous(snapshot_every: str) -> pen.Runner:
+    """Two tasks."""
+    return pen.Continuous(session(), parallelism=PARALLELISM, snapshot_every=snapshot_every)
+
+
+def large(keys: int, runner: pen.Runner | None = None) -> dict[str, Any]:
+    """All keys, and all of them again: none is at hand by then."""
+    runner = runner or continuous("1s")
+    count(Keys(max(keys // 20, 2 * SPLITS) // 2 * 2, 1), runner)  # what is imported on first use
+    found = count(Keys(keys, 2), runner, limited=True)
+    p50, p99 = np.percentile(found.pauses_ms, [50, 99]).round(1).tolist()
+    figures = {
+        "keys, each twice, in two tasks": f"{keys:,}",
+        "updates per second; processor time for one": f"{found.rate / 1e6:.2f}M; {found.cpu_ns:.0f} ns",
+        "memory of a task's process, most at a snapshot (limit 4 GiB)": f"{found.memory / 2**20:,.0f} MiB",
+        "snapshots": str(found.commits),
+        "calls of `freeze` and `stored`: p50, p99, most": f"{p50} ms, {p99} ms, {max(found.pauses_ms):.1f} ms",
+        "longest time without an update": f"{found.gap_ms:.0f} ms",
+    }
+    rates = {f"a pipeline, {keys:,} keys": round(found.rate)}
+    return {"rates": rates, "figures": figures, "verified": not found.note, "note": found.note}
+
+
+def snapshots(keys: int, rounds: int, runs: int, runner: Callable[[str], pen.Runner] = continuous) -> dict[str, Any]:
+    """The same rows with snapshots every second and without any before the end, in turn."""
+    often, never = runner("1s"), runner("1h")
+    count(Keys(keys, 2), often)  # what is imported on first use
+    found: dict[str, list[Counted]] = {"with": [], "without": []}
+    for _ in range(runs):
+        for name, each in (("with", often), ("without", never)):
+            found[name].append(count(Keys(keys, rounds), each))
+    rate = {name: statistics.median(each.rate for each in counted) for name, counted in found.items()}
+    cpu = {name: statistics.median(each.cpu_ns for each in counted) for name, counted in found.items()}
+    pauses = [pause for each in found["with"] for pause in each.pauses_ms]
+    note = "; ".join({each.note for counted in found.values() for each in counted if each.note})
+    figures = {
+        "keys, rounds over them": f"{keys:,}, {rounds}",
+        "updates per second without snapshots": f"{rate['without'] / 1e6:.2f}M",
+        "updates per second with snapshots every second": f"{rate['with'] / 1e6:.2f}M",
+        "what is left": f"{rate['with'] / rate['without']:.0%}",
+        "processor time for an update, without and with": f"{cpu['without']:.0f} ns, {cpu['with']:.0f} ns",
+        "snapshots in a run": str(min(each.commits for each in found["with"])),
+        "calls of `freeze` and `stored`: p99, most": f"{np.percentile(pauses, 99):.1f} ms, {max(pauses):.1f} ms",
+        "longest time without an update": (
+            f"{max(each.gap_ms for each in found['with']):.0f} ms with, {max(each.gap_ms for each in found['without']):.0f} without"
+        ),
+    }
+    rates = {f"a pipeline, {keys:,} keys, snapshots every second": round(rate["with"])}
+    return {"rates": rates, "rate": rate, "cpu_ns": cpu, "figures": figures, "verified": not note, "note": note}
