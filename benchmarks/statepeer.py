@@ -7,25 +7,26 @@ pandas would make a data frame per key. It needs the protobuf package, which Pen
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import tempfile
 import threading
 from typing import Any
 
 from benchmarks.measure import Stopwatch
-from benchmarks.systems import CONF, PARALLELISM
-from penstock.runners.spark.session import make_session
+from benchmarks.systems import PARALLELISM, session
 
 BATCHES = 4
-STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+CONF = {
+    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    "spark.sql.shuffle.partitions": str(PARALLELISM),
+}
 
 
 def run(keys: int) -> dict[str, Any]:
     """Keys per second."""
-    if importlib.util.find_spec("google.protobuf") is None:
+    if not available():
         return {"rates": {}, "figures": {"transformWithState": "needs the protobuf package"}, "verified": True, "note": ""}
-    spark = make_session(PARALLELISM, {**CONF, "spark.sql.streaming.stateStore.providerClass": STORE})
-    commits, counts = count(spark, keys)
+    commits, counts = count(session(), keys)
     since, until = commits[0][0], commits[-1][0]
     rate = (BATCHES - 1) * keys / (until - since)
     right = len(counts) == keys and set(counts.values()) == {BATCHES}
@@ -38,10 +39,22 @@ def run(keys: int) -> dict[str, Any]:
     return {"rates": rates, "figures": figures, "verified": right, "note": note}
 
 
+def available() -> bool:
+    """Whether Spark finds what it needs."""
+    try:
+        importlib.import_module("google.protobuf")
+    except ImportError:
+        return False
+    return True
+
+
 def count(spark: Any, keys: int) -> tuple[list[tuple[float, int]], dict[int, int]]:
     """When each batch was done, and the last count of each key."""
     from pyspark.sql import functions as F
 
+    before = {name: spark.conf.get(name, None) for name in CONF}
+    for name, value in CONF.items():
+        spark.conf.set(name, value)
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", keys).option("numPartitions", PARALLELISM).load()
     grouped = source.select((F.col("value") % keys).alias("key")).groupBy("key")
     counted = grouped.transformWithState(processor(), "key long, n long", "Update", "None")
@@ -63,6 +76,8 @@ def count(spark: Any, keys: int) -> tuple[list[tuple[float, int]], dict[int, int
             if not query.isActive:
                 raise RuntimeError(f"the query ended early: {query.exception()}")
         query.stop()
+    for name, value in before.items():
+        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
     return watch.commits, counts
 
 

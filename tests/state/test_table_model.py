@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.errors import StorageError
 from penstock.state import history, keygroups
+from penstock.state import runs as runs_module
 from penstock.state import table as table_module
 from penstock.state.history import Frozen, store
 from penstock.state.keygroups import group_range, groups_of, hash_keys
@@ -75,6 +76,7 @@ class Tables(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(history, "RUNS_MAX", 2)
         self.patch.setattr(table_module, "SCAN_ROWS", 2)
+        self.patch.setattr(runs_module, "MERGE_ROWS", 2)
         if self.hashes_max is not None:
             real, few = hash_keys, np.uint64(self.hashes_max)
             self.patch.setattr(keygroups, "hash_keys", lambda keys, seeds=None: real(keys, seeds) % few)
