@@ -28,7 +28,7 @@ test: $(STAMP)  ## lint, types and all tests that belong to every change
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(PY) -m pytest -q
+	$(PY) -m pytest -q -n 2 --dist loadfile
 
 fast: $(STAMP)  ## the tests that need no Spark
 	$(PY) -m pytest -q -m "not spark and not slow"
@@ -39,7 +39,7 @@ check: $(STAMP)  ## lint and types only
 	$(VENV)/bin/mypy
 
 conformance: $(STAMP)  ## every case on every runner, stopped and restored in the full matrix
-	PENSTOCK_CONFORMANCE=full $(PY) -m pytest -q tests/conformance
+	PENSTOCK_CONFORMANCE=full $(PY) -m pytest -q -n 2 tests/conformance
 
 sim: $(STAMP)  ## SEEDS=2000 simulated schedules with faults; one seed again: make sim SEED=7
 	$(PY) -m penstock.testing.simulator $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))

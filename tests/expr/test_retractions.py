@@ -33,7 +33,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import PlanError
 from penstock.expr import EVENT_TIME, ROWS, Accumulators, Aggregate, SumOverflow, col, count
-from penstock.state.columns import Column
+from penstock.state.texts import column_for
 
 
 def edge(name: str, last: bool, ignore_nulls: bool) -> Reference:
@@ -260,7 +260,7 @@ def test_accumulators_survive_the_state(found: list[tuple[Row, int]]) -> None:
         partial = acc.partial(batch_of([one for one, _ in found], signs=signs), ["k"])[0]
         slots = np.arange(partial.num_rows)
         for field in acc.fields:
-            column = Column(field.type)
+            column = column_for(field.type)
             column.grow(partial.num_rows)
             column.put(slots, partial.column(field.name))
             assert repr(column.take(slots).to_pylist()) == repr(partial.column(field.name).to_pylist()), field.name
