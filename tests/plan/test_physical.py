@@ -145,6 +145,14 @@ def test_dead_letters_of_all_levels_meet_in_one_place() -> None:
     assert forward[0].schema.names == ["step", "source", "split", "position", "error", "record", "event_time"]
 
 
+def test_dead_letters_that_nobody_sends_are_refused() -> None:
+    p = pen.Pipeline("test")
+    p.read(Hand(name="rows")).write(Collect("out"))
+    p.dead_letters.write(Collect("dead"))
+    with pytest.raises(PlanError, match="no step sends dead letters"):
+        p.plan()
+
+
 def test_the_dead_letters_may_be_written_before_the_steps_they_come_from() -> None:
     p = pen.Pipeline("test", on_error="dead-letter")
     p.dead_letters.write(Collect("dead"))

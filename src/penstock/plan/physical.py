@@ -148,9 +148,14 @@ def collect(roots: tuple[Node, ...]) -> tuple[Node, ...]:
         if isinstance(node, AssignTime):
             check_time_at_source(node)
     check_one_clock(nodes)
-    if any(getattr(node, "on_error", "") == "dead-letter" for node in nodes) and not any(
-        isinstance(n, DeadLetters) for n in nodes
-    ):
+    sent = any(getattr(node, "on_error", "") == "dead-letter" for node in nodes)
+    read = next((node for node in nodes if isinstance(node, DeadLetters)), None)
+    if read is not None and not sent:
+        raise read.error(
+            "no step sends dead letters, so there is nothing to read."
+            ' Write: pen.Pipeline(..., on_error="dead-letter"), or on_error="dead-letter" at a step'
+        )
+    if sent and read is None:
         raise PlanError(
             'on_error="dead-letter" sends bad rows to the dead-letter output, and nothing reads that.'
             " Write: pipeline.dead_letters.write(...)"
