@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -284,8 +285,9 @@ def test_no_running_job_is_said_with_what_storage_knows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["short", "long-" * 20])
-def test_what_a_killed_job_left_behind_counts_as_none_and_is_replaced(tmp_path: Path, folder: str) -> None:
-    tmp_path = tmp_path / folder
+def test_what_a_killed_job_left_behind_counts_as_none_and_is_replaced(folder: str) -> None:
+    place = tempfile.TemporaryDirectory(prefix="p")  # pytest's own may be too long for the address of a socket
+    tmp_path = Path(place.name) / folder
     program = f"""
 import sys, time
 sys.path[:0] = {sys.path!r}
