@@ -1,7 +1,4 @@
-"""The count per key as a function of the user's: a call per row, and a call per batch.
-
-Switched on by `pen.ProcessFunction` being there; until then this part says so and measures nothing.
-"""
+"""The count per key as a function of the user's: a call per row, and a call per batch."""
 
 from __future__ import annotations
 
@@ -15,8 +12,6 @@ import pyarrow.compute as pc
 import penstock as pen
 from benchmarks import statejobs
 from benchmarks.statejobs import Keys
-
-AVAILABLE = hasattr(pen, "ProcessFunction")
 
 
 class Event(NamedTuple):
@@ -32,33 +27,30 @@ class Counted(NamedTuple):
     n: int
 
 
-if AVAILABLE:
+class Count(pen.ProcessFunction):
+    """A call per row."""
 
-    class Count(pen.ProcessFunction):
-        """A call per row."""
+    n = pen.ValueState(int, default=0)
 
-        n = pen.ValueState(int, default=0)
+    def on_row(self, row: Event, ctx: pen.Context) -> Iterator[Counted]:
+        n = self.n.get() + 1
+        self.n.set(n)
+        yield Counted(row.key, n)
 
-        def on_row(self, row: Event, ctx: pen.Context) -> Iterator[Counted]:
-            n = self.n.get() + 1
-            self.n.set(n)
-            yield Counted(row.key, n)
 
-    class CountBatch(pen.ProcessFunction):
-        """A call per batch."""
+class CountBatch(pen.ProcessFunction):
+    """A call per batch."""
 
-        n = pen.ValueState(int, default=0)
+    n = pen.ValueState(int, default=0)
 
-        def on_batch(self, keys: Any, batch: pa.RecordBatch, ctx: pen.Context) -> pa.RecordBatch:
-            n = pc.add(self.n.get_many(keys), 1)
-            self.n.set_many(keys, n)
-            return pa.record_batch({"key": batch.column("key"), "n": n})
+    def on_batch(self, keys: Any, batch: pa.RecordBatch, ctx: pen.Context) -> pa.RecordBatch:
+        n = pc.add(self.n.get_many(keys), 1)
+        self.n.set_many(keys, n)
+        return pa.record_batch({"key": batch.column("key"), "n": n})
 
 
 def run(keys: int, runs: int) -> dict[str, Any]:
     """Updates per second of both."""
-    if not AVAILABLE:
-        return {"rates": {}, "figures": {"process functions": "not there yet"}, "verified": True, "note": ""}
     return compare({"a function per row": (Count, 4), "a function per batch": (CountBatch, 20)}, keys, runs)
 
 

@@ -63,6 +63,16 @@ def test_the_old_coordinator_cannot_publish_after_a_take_over(store: Store) -> N
     new.publish(manifest(2, 2))
 
 
+def test_a_coordinator_can_ask_whether_somebody_has_taken_over(store: Store) -> None:
+    old = published(store, 1)
+    old.check_held()
+    new = Log(store)
+    new.claim(HOLDER)
+    new.check_held()
+    with pytest.raises(SupersededError, match=term_path(2)):
+        old.check_held()
+
+
 def test_the_old_coordinator_cannot_publish_into_slots_that_were_deleted(store: Store) -> None:
     old = published(store, 1)
     new = Log(store)
