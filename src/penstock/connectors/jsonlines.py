@@ -14,6 +14,7 @@ it: that each line is exactly one object, that the bytes are UTF-8, and that not
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -23,25 +24,34 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from penstock.connectors.fileformat import Undecodable, has_forbidden_null
+from penstock.connectors.jsontemplates import Templates
 from penstock.connectors.lines import LineDecoder, line_breaks
 from penstock.errors import ConfigError
 from penstock.schema import type_name
 
 __all__ = ["JsonLines"]
 
+PART_BYTES = 1 << 20
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class JsonLines(LineDecoder):
-    """Decodes lines into the columns of `schema`."""
+    """Decodes lines into the columns of `schema`: those that fit a template that way, which is faster, the others by pyarrow."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
+        self._templates = Templates(schema)
         forms = [_read_as(schema, numbers=False), _read_as(schema, numbers=True)]
         # A stream has timestamps as text or as numbers; what worked last is tried first.
         self._forms = forms[:1] if forms[0] == forms[1] else forms
 
     def many(self, block: bytes) -> pa.RecordBatch:
+        _check_utf8(block)
+        parts = [self._templates.decode(part, self._exactly) for part in _parts(block)]
+        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+    def _exactly(self, block: bytes) -> pa.RecordBatch:
+        """Whatever the lines look like."""
         lines = _check_shape(block)
         problem: Exception | None = None
         for index, form in enumerate(self._forms):
@@ -98,6 +108,24 @@ def _read_as(schema: pa.Schema, *, numbers: bool) -> pa.Schema:
     return pa.schema(fields)
 
 
+def _parts(block: bytes) -> Iterator[bytes]:
+    """The lines of a block in parts that fit into a core's own cache."""
+    start = 0
+    while start < len(block):
+        stop = start + PART_BYTES
+        stop = block.find(b"\n", stop) + 1 if stop < len(block) else len(block)
+        yield block[start:stop] if stop - start < len(block) else block
+        start = stop
+
+
+def _check_utf8(block: bytes) -> None:
+    if not block.isascii():
+        try:
+            block.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise Undecodable(f"not UTF-8: {error.reason} at byte {error.start}") from error
+
+
 def _check_shape(block: bytes) -> int:
     """The number of lines, if each line's rows are its own.
 
@@ -112,11 +140,6 @@ def _check_shape(block: bytes) -> int:
     closed = (last == ord("}")).all()
     if not closed or chars[0] != ord("{") or not (chars[breaks[:-1] + 1] == ord("{")).all():
         raise Undecodable("not one object per line")
-    if not block.isascii():
-        try:
-            block.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise Undecodable(f"not UTF-8: {error.reason} at byte {error.start}") from error
     return len(breaks)
 
 
