@@ -14,7 +14,6 @@ it: that each line is exactly one object, that the bytes are UTF-8, and that not
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -31,7 +30,6 @@ from penstock.schema import type_name
 
 __all__ = ["JsonLines"]
 
-PART_BYTES = 1 << 20
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -47,8 +45,7 @@ class JsonLines(LineDecoder):
 
     def many(self, block: bytes) -> pa.RecordBatch:
         _check_utf8(block)
-        parts = [self._templates.decode(part, self._exactly) for part in _parts(block)]
-        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+        return self._templates.decode(block, self._exactly)
 
     def _exactly(self, block: bytes) -> pa.RecordBatch:
         """Whatever the lines look like."""
@@ -106,16 +103,6 @@ def _read_as(schema: pa.Schema, *, numbers: bool) -> pa.Schema:
             kind = pa.string()
         fields.append(pa.field(field.name, kind))
     return pa.schema(fields)
-
-
-def _parts(block: bytes) -> Iterator[bytes]:
-    """The lines of a block in parts that fit into a core's own cache."""
-    start = 0
-    while start < len(block):
-        stop = start + PART_BYTES
-        stop = block.find(b"\n", stop) + 1 if stop < len(block) else len(block)
-        yield block[start:stop] if stop - start < len(block) else block
-        start = stop
 
 
 def _check_utf8(block: bytes) -> None:
