@@ -23,18 +23,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Lines", "Template"]
+from penstock.connectors.linemarks import Lines, Marks, Places
 
-Places = npt.NDArray[np.int64]
-"""Byte positions in a block, one per line."""
+__all__ = ["Template"]
+
+WORD_BYTES = 8
 
 _STRUCTURE = rb"[ :,{}\[\]]*"
 _BETWEEN_TEXTS = re.compile(rb"(%b)(?:(-?\d[\d.eE+-]*|true|false|null)(%b))?" % (_STRUCTURE, _STRUCTURE))
@@ -43,61 +43,13 @@ _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 _WORDS = pa.array(["true", "false", "null"])
 
 
-class Lines:
-    """The lines of a block, each ended by a line break, and where their quotes are."""
-
-    def __init__(self, block: bytes) -> None:
-        assert block.endswith(b"\n"), "whole lines"
-        self.block = block
-        self.chars = np.frombuffer(block, np.uint8)
-        control = _seldom(self.chars < 0x20)
-        is_break = self.chars[control] == 0x0A
-        self.breaks: Places = control[is_break]
-        self.starts: Places = np.concatenate([[0], self.breaks[:-1] + 1])
-        self.ends: Places = self.breaks - (self.chars[self.breaks - 1] == 0x0D)
-        self.quotes: Places = np.flatnonzero(self.chars == ord('"'))
-        self._control: Places = control[~is_break]
-        self._first: Places | None = None  # number of each line's first quote, and one more; None: not needed yet
-
-    def __len__(self) -> int:
-        return len(self.breaks)
-
-    def text(self, line: int) -> bytes:
-        """One line without its line break."""
-        return self.block[self.starts[line] : self.ends[line]]
-
-    def only(self, lines: Places) -> bytes:
-        """These lines with their line breaks."""
-        return b"".join(self.block[self.starts[line] : self.breaks[line] + 1] for line in lines)
-
-    def plain(self) -> Places:
-        """The lines without backslashes and control characters."""
-        odd = self._control
-        if len(odd):
-            odd = odd[odd != self.ends[np.searchsorted(self.breaks, odd)]]  # \r may stand before \n
-        if b"\\" in self.block:
-            odd = np.concatenate([odd, np.flatnonzero(self.chars == ord("\\"))])
-        every = np.arange(len(self))
-        return np.delete(every, np.searchsorted(self.breaks, odd)) if len(odd) else every
-
-    def quoted(self, lines: Places, count: int) -> tuple[Places, Places]:
-        """Those of these lines that have `count` quotes, and where the first of them are, the second, and so on."""
-        if len(lines) == len(self) and len(self.quotes) == count * len(self):
-            # As many as if every line had its own, and if one has not, its quotes are not where the template says.
-            return lines, self.quotes.reshape(len(lines), count).T.copy()
-        if self._first is None:
-            self._first = np.searchsorted(self.quotes, np.append(self.starts, len(self.chars)))
-        lines = lines[self._first[lines + 1] - self._first[lines] == count]
-        return lines, self.quotes[self._first[lines] + np.arange(count)[:, None]]
-
-
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value's place: from `before` bytes behind quote number `quote` to `behind` bytes before the next quote or the line's end."""
+    """A value's place: from `before` bytes behind one mark to `behind` bytes before the next."""
 
     column: str | None  # None: not wanted
     text: bool
-    quote: int
+    mark: int
     before: int
     behind: int
 
@@ -105,13 +57,29 @@ class _Value:
 class Template:
     """What lines have in common. `learn` makes it."""
 
-    def __init__(self, constants: list[bytes], values: list[_Value], quotes: int, schema: pa.Schema) -> None:
+    def __init__(self, constants: list[bytes], values: list[_Value], marks: int, schema: pa.Schema) -> None:
         assert len(constants) == len(values) + 1, "a constant text before, between and behind values"
-        self._constants = constants
-        self._words = [list(_words(constant)) for constant in constants]
-        self._values = values
-        self._quotes = quotes
         self._schema = schema
+        self._quotes = marks - 2
+        # A constant text reaches from where a value ends, or the line's start, to where the next starts, or the line's end.
+        from_marks = [0, *(value.mark + 1 for value in values)]
+        from_bytes = [0, *(-value.behind for value in values)]
+        to_marks = [*(value.mark for value in values), marks - 1]
+        to_bytes = [*(value.before for value in values), 0]
+        self._from, self._to = np.array(from_marks), np.array(to_marks)
+        self._between = np.array([len(c) + a - b for c, a, b in zip(constants, from_bytes, to_bytes)])
+        words = [
+            (mark, byte + at, word, mask)
+            for constant, mark, byte in zip(constants, from_marks, from_bytes)
+            for at, word, mask in _words(constant, first=mark == 0)
+        ]
+        self._word_marks, self._word_bytes = np.array([word[0] for word in words]), np.array([word[1] for word in words])
+        self._words = np.array([word[2] for word in words], np.uint64)
+        self._masks = np.array([word[3] for word in words], np.uint64)
+        # Values that are looked at: the wanted ones, and what is no text.
+        self._values = [value for value in values if value.column is not None or not value.text]
+        self._value_marks = np.array([mark for value in self._values for mark in (value.mark, value.mark + 1)], np.int64)
+        self._value_bytes = np.array([byte for value in self._values for byte in (value.before, -value.behind)], np.int64)
 
     @staticmethod
     def learn(line: bytes, schema: pa.Schema) -> Template | None:
@@ -136,7 +104,7 @@ class Template:
             constant += left
             depth += _opened(left)
             if scalar is not None:
-                values.append(_Value(keys[-1] if depth == 1 else None, False, 2 * number - 1, len(left) + 1, len(right)))
+                values.append(_Value(keys[-1] if depth == 1 else None, False, 2 * number, len(left) + 1, len(right)))
                 constants.append(constant)
                 constant = right
                 depth += _opened(right)
@@ -148,96 +116,79 @@ class Template:
                 if depth == 1:
                     keys.append(texts[number].decode())
             else:
-                values.append(_Value(keys[-1] if depth == 1 else None, True, 2 * number, 1, 0))
+                values.append(_Value(keys[-1] if depth == 1 else None, True, 2 * number + 1, 1, 0))
                 constants.append(constant)
                 constant = b""
             constant += b'"'
-        values = [value if value.column in schema.names else _unwanted(value) for value in values]
-        if not texts or len(set(keys)) < len(keys) or not _serves(schema, keys, values):
+        constants.append(constant)
+        values = [value if value.column in schema.names else replace(value, column=None) for value in values]
+        if not texts or len(set(keys)) < len(keys) or not _serves(schema, keys, values) or _too_short(constants, values):
             return None
-        return Template([*constants, constant], values, 2 * len(texts), schema)
+        return Template(constants, values, 2 * len(texts) + 2, schema)
 
     def decode(self, block: Lines, lines: Places) -> tuple[Places, pa.RecordBatch]:
         """Those of these lines that fit, and their rows. Raises ArrowInvalid if a value fits JSON, but not its column."""
-        lines, quotes = block.quoted(lines, self._quotes)
-        starts, ends = self._places(block, lines, quotes)
-        fits = self._right_lengths(block, lines, starts, ends)
-        if not fits.all():
-            lines, starts, ends = lines[fits], [each[fits] for each in starts], [each[fits] for each in ends]
+        lines, marks = block.marks(lines, self._quotes)
+        places = marks.take(self._value_marks, axis=1) + self._value_bytes  # start and end of each value
+        wrong = _any(marks.take(self._to, axis=1) - marks.take(self._from, axis=1) != self._between)
+        wrong |= _any(places[:, 1::2] < places[:, 0::2])
+        if wrong.any():
+            lines, marks, places = lines[~wrong], marks[~wrong], places[~wrong]
         if not len(lines):
             return lines, pa.RecordBatch.from_pylist([], schema=self._schema)
-        fits = self._right_bytes(block, lines, ends)
-        found: dict[str, tuple[pa.Array, bool]] = {}
-        for value, start, end in zip(self._values, starts, ends):
-            if value.text and value.column is None:
-                continue
-            texts = _texts(block.block, start, end)
+        # There is just as much room between values as the constant texts take. Are they there? Eight bytes at a time, as numbers.
+        there = np.ndarray((len(block.chars) - WORD_BYTES + 1,), "<u8", block.block, 0, (1,))
+        found = there[marks.take(self._word_marks, axis=1) + self._word_bytes]
+        fits = ~_any((found ^ self._words) & self._masks != 0)
+        texts = _texts(block.block, places)
+        for value, text, start, end in zip(self._values, texts, places.T[0::2], places.T[1::2]):
             if not value.text:
                 field = None if value.column is None else self._schema.field(value.column)
-                fits &= _valid(texts, (block.chars[start] == ord("0")) & (end - start > 1), field)
-            if value.column is not None:
-                found[value.column] = (texts, value.text)
+                fits &= _valid(text, (block.chars[start] == ord("0")) & (end - start > 1), field)
         if not fits.all():
             mask = pa.array(fits)
-            lines, found = lines[fits], {name: (texts.filter(mask), text) for name, (texts, text) in found.items()}
-        arrays = [_array(*found.get(field.name, (None, False)), field, len(lines)) for field in self._schema]
+            lines, texts = lines[fits], [text.filter(mask) for text in texts]
+        made = {v.column: _array(text, v, self._schema.field(v.column)) for v, text in zip(self._values, texts) if v.column}
+        arrays = [made[field.name] if field.name in made else pa.nulls(len(lines), field.type) for field in self._schema]
         return lines, pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _places(self, block: Lines, lines: Places, quotes: Places) -> tuple[list[Places], list[Places]]:
-        """Where the values of each place start and end."""
-        starts, ends = [], []
-        for value in self._values:
-            last = value.quote + 1 == self._quotes
-            starts.append(quotes[value.quote] + value.before)
-            ends.append((block.ends[lines] if last else quotes[value.quote + 1]) - value.behind)
-        return starts, ends
 
-    def _right_lengths(self, block: Lines, lines: Places, starts: list[Places], ends: list[Places]) -> npt.NDArray[np.bool_]:
-        """Where there is just as much room between values as the constant texts take, and each number has a digit."""
-        fits = np.ones(len(lines), bool)
-        for constant, end, start in zip(self._constants, [block.starts[lines], *ends], [*starts, block.ends[lines]]):
-            fits &= start - end == len(constant)
-        for value, start, end in zip(self._values, starts, ends):
-            if not value.text:
-                fits &= start < end
-        return fits
+def _words(constant: bytes, *, first: bool) -> Iterator[tuple[int, int, int]]:
+    """A text in pieces of eight bytes, as numbers: where each stands in it, which it is, and which of its bits count.
 
-    def _right_bytes(self, block: Lines, lines: Places, ends: list[Places]) -> npt.NDArray[np.bool_]:
-        """Where the constant texts stand between the values."""
-        fits = np.ones(len(lines), bool)
-        for words, place in zip(self._words, [block.starts[lines], *ends]):
-            for at, word in words:
-                there = np.ndarray((len(block.chars) - at - word.itemsize + 1,), word.dtype, block.block, at, (1,))
-                fits &= there[place] == word
-        return fits
+    The last piece may overlap the one before. Of a shorter text the number has also bytes that stand before it, or behind it if the
+    line starts with it; they do not count.
+    """
+    more = WORD_BYTES - len(constant)
+    if more > 0:
+        padded, mask = constant.rjust(WORD_BYTES, b"\0"), (b"\xff" * len(constant)).rjust(WORD_BYTES, b"\0")
+        if first:
+            padded, mask = constant.ljust(WORD_BYTES, b"\0"), (b"\xff" * len(constant)).ljust(WORD_BYTES, b"\0")
+        yield 0 if first else -more, int.from_bytes(padded, "little"), int.from_bytes(mask, "little")
+        return
+    for at in sorted({*range(0, -more, WORD_BYTES), -more}):
+        yield at, int.from_bytes(constant[at : at + WORD_BYTES], "little"), (1 << 64) - 1
 
 
-def _words(constant: bytes) -> Iterator[tuple[int, np.unsignedinteger[Any]]]:
-    """A text in pieces of 8 bytes, or less if it is shorter, as numbers; the last one may overlap that before it."""
-    width = next(width for width in (8, 4, 2, 1) if width <= len(constant))
-    for at in {*range(0, len(constant) - width, width), len(constant) - width}:
-        yield at, np.frombuffer(constant, f"<u{width}", 1, at)[0]
+def _too_short(constants: list[bytes], values: list[_Value]) -> bool:
+    """Whether eight bytes that end with a constant text, other than the first, could begin before the line."""
+    least = len(constants[0])
+    for constant, value in zip(constants[1:], values):
+        least += len(constant) + (not value.text)
+        if least < WORD_BYTES:
+            return True
+    return False
 
 
-def _seldom(mask: npt.NDArray[np.bool_]) -> Places:
-    """Where `mask` is true. Several times faster than flatnonzero if that is seldom, as line breaks are."""
-    eights = mask[: len(mask) // 8 * 8].view(np.uint64)
-    at = np.flatnonzero(eights != 0)
-    if len(at) + np.count_nonzero(mask[len(mask) // 8 * 8 :]) != np.count_nonzero(mask):
-        return np.flatnonzero(mask)  # some eight have two
-    # A true byte is a 1. Multiplied by this number it brings to the top how many bytes stand below it.
-    inside = (eights[at] * np.uint64(0x0001020304050607)) >> np.uint64(56)
-    tail = np.flatnonzero(mask[len(mask) // 8 * 8 :]) + len(mask) // 8 * 8
-    return np.concatenate([at * 8 + inside.astype(np.int64), tail])
+def _any(wrong: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Which rows have any. Mostly none has, which is found out much faster."""
+    none = np.zeros(len(wrong), bool)
+    return np.any(wrong, axis=1, out=none) if wrong.any() else none
 
 
 def _opened(structure: bytes) -> int:
     """How much deeper the nesting is behind these brackets."""
     return structure.count(b"{") + structure.count(b"[") - structure.count(b"}") - structure.count(b"]")
-
-
-def _unwanted(value: _Value) -> _Value:
-    return _Value(None, value.text, value.quote, value.before, value.behind)
 
 
 def _serves(schema: pa.Schema, keys: list[str], values: list[_Value]) -> bool:
@@ -265,12 +216,17 @@ def _from_scalar(kind: pa.DataType) -> bool:
     return bool(numeric or pa.types.is_boolean(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us"))
 
 
-def _texts(block: bytes, starts: Places, ends: Places) -> pa.Array:
-    """The bytes from each start to its end. They follow each other, so with what lies between they are one array of texts."""
-    offsets = np.empty(2 * len(starts) + 1, np.int32)
-    offsets[0:-1:2], offsets[1::2], offsets[-1] = starts, ends, len(block)
-    both = pa.StringArray.from_buffers(2 * len(starts), pa.py_buffer(offsets), pa.py_buffer(block))
-    return pc.take(both, pa.array(np.arange(0, 2 * len(starts), 2, dtype=np.int32)), boundscheck=False)
+def _texts(block: bytes, places: Marks) -> list[pa.Array]:
+    """The texts that start and end at these places, a row for each line: a column for each two.
+
+    Places only ever grow, from value to value and from line to line. So they are the offsets of one array in which each second text
+    is a value.
+    """
+    lines, count = places.shape
+    offsets = np.append(places.astype(np.int32), np.int32(len(block)))
+    every = pa.StringArray.from_buffers(lines * count, pa.py_buffer(offsets), pa.py_buffer(block))
+    rows = np.arange(lines, dtype=np.int32) * np.int32(count)
+    return [pc.take(every, pa.array(rows + np.int32(column)), boundscheck=False) for column in range(0, count, 2)]
 
 
 def _valid(texts: pa.Array, zero_first: npt.NDArray[np.bool_], field: pa.Field | None) -> npt.NDArray[np.bool_]:
@@ -286,14 +242,12 @@ def _valid(texts: pa.Array, zero_first: npt.NDArray[np.bool_], field: pa.Field |
     return np.asarray(pc.or_(valid, pc.equal(texts, "null")) if field.nullable else valid)
 
 
-def _array(texts: pa.Array | None, text: bool, field: pa.Field, rows: int) -> pa.Array:
+def _array(texts: pa.Array, value: _Value, field: pa.Field) -> pa.Array:
     """The values of a column, converted as the exact decoder does it."""
-    if texts is None:
-        return pa.nulls(rows, field.type)
-    if text:
+    if value.text:
         return texts if texts.type == field.type else texts.cast(field.type)
-    if field.nullable:
-        texts = pc.if_else(pc.equal(texts, "null"), None, texts)
+    if field.nullable and pc.any(null := pc.equal(texts, "null")).as_py():
+        texts = pc.if_else(null, None, texts)
     if pa.types.is_boolean(field.type):
         return pc.equal(texts, "true")
     if pa.types.is_timestamp(field.type):

@@ -14,7 +14,8 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from penstock.connectors.jsontemplate import Lines, Places, Template
+from penstock.connectors.jsontemplate import Template
+from penstock.connectors.linemarks import Lines, Places
 
 __all__ = ["Templates"]
 

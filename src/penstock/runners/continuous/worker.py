@@ -251,10 +251,12 @@ class Worker:
             return
         spec, stage = self.spec, seat.task.stage
         splits = [s for op in stage.sources for s in spec.start.assigned(op, self.index, spec.parallelism)]
-        columns = {op.name: op.columns for op in stage.sources}
+        ops = {op.name: op for op in stage.sources}
 
         def open_reader(source: str, split: str, position: Any) -> Reader:
-            return source_of(spec.plan, source).open(split, position, SourceContext(source, spec.job_dir, columns[source]))
+            op = ops[source]
+            context = SourceContext(source, spec.job_dir, op.columns, bounds=op.bounds)
+            return source_of(spec.plan, source).open(split, position, context)
 
         open_readers(seat, splits, open_reader, now_us(), spec.start.silence)
         seat.post(SplitsAssigned(splits))
