@@ -40,7 +40,7 @@ _STRUCTURE = rb"[ :,{}\[\]]*"
 _BETWEEN_TEXTS = re.compile(rb"(%b)(?:(-?\d[\d.eE+-]*|true|false|null)(%b))?" % (_STRUCTURE, _STRUCTURE))
 _INTEGER = r"^-?(0|[1-9][0-9]*)$"
 _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
-_WORDS = pa.array(["true", "false", "null"])
+_WORDS = ["true", "false", "null"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,9 @@ class Template:
         # There is just as much room between values as the constant texts take. Are they there? Eight bytes at a time, as numbers.
         there = np.ndarray((len(block.chars) - WORD_BYTES + 1,), "<u8", block.block, 0, (1,))
         found = there[marks.take(self._word_marks, axis=1) + self._word_bytes]
-        fits = ~_any((found ^ self._words) & self._masks != 0)
+        found ^= self._words
+        found &= self._masks
+        fits = ~_any(found != 0)
         texts = _texts(block.block, places)
         for value, text, start, end in zip(self._values, texts, places.T[0::2], places.T[1::2]):
             if not value.text:
@@ -232,12 +234,12 @@ def _texts(block: bytes, places: Marks) -> list[pa.Array]:
 def _valid(texts: pa.Array, zero_first: npt.NDArray[np.bool_], field: pa.Field | None) -> npt.NDArray[np.bool_]:
     """Which of these, found outside quotes, are values of JSON and, if they are wanted, of the kind their column needs."""
     if field is not None and pa.types.is_boolean(field.type):
-        return np.asarray(pc.is_in(texts, _WORDS if field.nullable else _WORDS[:2]))
+        return np.asarray(pc.is_in(texts, pa.array(_WORDS if field.nullable else _WORDS[:2])))
     # Mostly these are digits alone, which is found out ten times faster than by the pattern.
     if pc.all(pc.ascii_is_decimal(texts)).as_py() and not zero_first.any():
         return np.ones(len(texts), bool)
     if field is None:
-        return np.asarray(pc.or_(pc.match_substring_regex(texts, _NUMBER), pc.is_in(texts, _WORDS)))
+        return np.asarray(pc.or_(pc.match_substring_regex(texts, _NUMBER), pc.is_in(texts, pa.array(_WORDS))))
     valid = pc.match_substring_regex(texts, _NUMBER if pa.types.is_floating(field.type) else _INTEGER)
     return np.asarray(pc.or_(valid, pc.equal(texts, "null")) if field.nullable else valid)
 
