@@ -304,10 +304,10 @@ class KeyedTable:
         return self._history.freeze(epoch, kind="run", schema=self._schema, merge=merge)
 
     def _freeze_changes(self, dirty: Ints) -> None:
-        # Where nothing is older there is nothing a tombstone could hide.
-        changes = self._delta(self._sorted(dirty), keep_deleted=bool(self._history.runs))
+        # Where nothing is older there is nothing a tombstone could hide. To sort them is left to whoever stores them.
+        changes = self._delta(dirty, keep_deleted=bool(self._history.runs))
         if changes.num_rows:
-            self._history.append(Run.of(changes))
+            self._history.append(Run.unsorted(changes))
 
     def _freeze_all(self) -> None:
         if self._order is None:
@@ -465,7 +465,7 @@ class KeyedTable:
         return slots[order_of(self._group[slots], self._hash[slots])]
 
     def _delta(self, slots: Ints, *, keep_deleted: bool) -> pa.RecordBatch:
-        """A run of these slots, which are sorted."""
+        """The rows of these slots as those of a run."""
         live = ~self._deleted[slots]
         if not keep_deleted and not live.all():
             slots = slots[live]
