@@ -103,8 +103,9 @@ BACKENDS = [
     ),
     marked([Leg("continuous", 2, state=ROCKS), Leg("continuous", 3), Leg("continuous", 1, state=ROCKS), Leg("micro-batch", 2)]),
 ]
-# What is special about each: plain numbers, lists, and rows of any type in many tables. Workers differ in nothing of that.
-BACKEND_CASES = [case for case in CASES if FULL or case.name in ("windows", "sessions", "joins")]
+# What is special about each: plain numbers, lists, rows of any type in many tables, a table behind another state, tables that only
+# one task stores. Workers differ in nothing of that.
+BACKEND_CASES = [case for case in CASES if FULL or case.name in ("windows", "sessions", "joins", "async", "connected")]
 BACKEND_CHAINS = [
     pytest.param(case, *chain.values, id=f"{case.name}-{chain.id}", marks=chain.marks)
     for case in BACKEND_CASES
