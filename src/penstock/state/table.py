@@ -262,7 +262,12 @@ class KeyedTable:
                 self._insert(asked, np.flatnonzero(slots < 0))
             self._deleted[slots] = self._dirty[slots] = True
         else:  # nothing is older, so there is nothing a tombstone could hide
+            near = self._near
             self._release(np.unique(slots[slots >= 0]))
+            if keys.num_rows <= _FEW:  # the others are still near
+                for key in key_list(keys):
+                    near.pop(key, None)
+                self._near = near
 
     def scan(self) -> Iterator[pa.RecordBatch]:
         """All live rows (key and value columns) as of the call, by group and hash, in batches of bounded size."""
