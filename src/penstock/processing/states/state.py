@@ -1,0 +1,210 @@
+"""`State`, the base of what a process function declares per key: how values get from its table to a row and back.
+
+A bound state speaks of the *current key*. It works on the keys of one batch at a time (`Scope`): the first use in a batch reads
+the values of all its keys at once, what changed is written back at once when the batch is done. So a state costs a list access per
+row, and its table is asked twice per batch.
+
+1. Every change notes how to undo it (`scope.journal`): a row whose function raises leaves no trace.
+2. With `ttl` a value is forgotten so long after it was last written. The time is the row's or timer's own and never before the
+   watermark, or the time of day (`clock="processing"`).
+3. A list, a map is one value: it is read and written as a whole, once per batch in which it changed.
+4. The vectorised form (`get_many` and the like) gives what the rows would have given one by one: of a key that stands in a batch
+   several times, the earlier rows first, and each row by its own time.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import PlanError, RowError
+from penstock.eventtime import micros
+from penstock.processing.states.scope import ABSENT, Keys, Scope
+from penstock.processing.values import ValueType, stored_values
+from penstock.schema import to_array
+
+VALUE = "value"
+EXPIRES = {"event": "__expires", "processing": "__expires_processing"}
+"""The column that says when a value is forgotten, by clock: a time of the one means nothing to the other."""
+CLOCKS = tuple(EXPIRES)
+
+
+class State:
+    """Base of the declared states."""
+
+    kind: ClassVar[str] = "value"
+
+    def __init__(self, ttl: Any = None, clock: str | None = None) -> None:
+        if clock is not None and clock not in CLOCKS:
+            raise PlanError(f"clock={clock!r} is not known. Write one of {', '.join(map(repr, CLOCKS))}")
+        if clock is not None and ttl is None:
+            raise PlanError("clock= says whose time ttl= is, and there is no ttl=")
+        self.ttl = None if ttl is None else micros(ttl, "ttl")
+        if self.ttl is not None and self.ttl <= 0:
+            raise PlanError(f"ttl={ttl!r} would forget everything at once. It must be positive")
+        self.clock = clock
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def fields(self) -> list[pa.Field]:
+        """The columns of its values in its table."""
+        raise NotImplementedError
+
+    def timed(self, default: str) -> State:
+        """The same, by a clock that is known: what was declared, or else the one that the stream goes by."""
+        state = copy.copy(self)
+        if self.ttl is not None and self.clock is None:
+            state.clock = default
+        return state
+
+    @property
+    def expires(self) -> str | None:
+        """The column that says when a value is forgotten."""
+        return None if self.ttl is None else EXPIRES[self.clock or "event"]
+
+    def columns(self) -> list[pa.Field]:
+        """All columns of its table but the key."""
+        return [*self.fields(), *([pa.field(self.expires, pa.int64())] if self.expires is not None else [])]
+
+    def bound(self, table: Any, scope: Scope) -> Any:
+        """A copy that works."""
+        state = copy.copy(self)
+        state._table, state._scope = table, scope
+        state._name_types()
+        state._begin()
+        return state
+
+    def _name_types(self) -> None:
+        """Have errors name the state."""
+        if hasattr(self, "_kind"):
+            self._kind = self._kind.called(self.name)
+
+    # -- of a batch
+
+    _kind: ValueType
+
+    _table: Any = None
+    _scope = Scope()
+    _values: list[Any] | None = None
+    _expires: list[Any]
+    _changed: set[int]
+    _prepared: tuple[list[int], pa.RecordBatch | None, list[int]] | None
+
+    def _begin(self) -> None:
+        """Other keys now."""
+        self._values, self._changed, self._prepared = None, set(), None
+
+    def _read(self) -> list[Any]:
+        """The plain values of the batch's keys; read when they are first needed."""
+        if self._table is None:
+            raise RowError(f"state {self.name!r} belongs to a process function that is not running")
+        if not self._scope.keys.num_rows:
+            raise RowError(
+                f"state {self.name!r} is by key, and there is none here: on_broadcast and on_batch have no current key"
+            )
+        found, rows = self._table.get_many(self._scope.keys)
+        values = self._decode(rows)
+        for row in np.flatnonzero(~found).tolist():
+            values[row] = ABSENT
+        if self.ttl is not None:
+            self._expires = rows.column(self.expires).to_pylist()
+        self._values = values
+        return values
+
+    def _decode(self, rows: pa.RecordBatch) -> list[Any]:
+        return stored_values(rows.column(VALUE))
+
+    def _encode(self, values: list[Any]) -> list[pa.Array]:
+        return [to_array(values, self.fields()[0])]
+
+    def _time(self) -> int:
+        return self._scope.now if self.clock == "processing" else self._scope.moment
+
+    def _times(self, keys: Keys) -> Any:
+        return self._scope.now if self.clock == "processing" else keys.moments
+
+    def _peek(self) -> Any:
+        """The plain value of the current key, or ABSENT."""
+        values, at = self._values, self._scope.at
+        if values is None:
+            values = self._read()
+        if self.ttl is not None and values[at] is not ABSENT:
+            expires = self._expires[at]
+            if expires is not None and expires <= self._time():
+                return ABSENT
+        return values[at]
+
+    def _poke(self, plain: Any) -> None:
+        """Set the plain value of the current key, or ABSENT."""
+        values, at = self._values, self._scope.at
+        if values is None:
+            values = self._read()
+        if self.ttl is not None:
+            self._scope.journal.append((self._expires.__setitem__, at, self._expires[at]))
+            self._expires[at] = self._time() + self.ttl
+        self._scope.journal.append((values.__setitem__, at, values[at]))
+        values[at] = plain
+        self._changed.add(at)
+
+    def _touched(self, undo: tuple[Any, ...]) -> None:
+        """The value of the current key was changed in place."""
+        at = self._scope.at
+        self._scope.journal.append(undo)
+        self._changed.add(at)
+        if self.ttl is not None:
+            self._scope.journal.append((self._expires.__setitem__, at, self._expires[at]))
+            self._expires[at] = self._time() + self.ttl
+
+    def _verify(self) -> None:
+        """Raise if what the current row did cannot be stored; only asked where that is known only later."""
+
+    def _prepare(self) -> None:
+        """What changed, as columns."""
+        if not self._changed or self._values is None:
+            return
+        changed, values = sorted(self._changed), self._values
+        put = [at for at in changed if values[at] is not ABSENT]
+        gone = [at for at in changed if values[at] is ABSENT]
+        rows = None
+        if put:
+            arrays = self._encode([values[at] for at in put])
+            if self.ttl is not None:
+                arrays.append(pa.array([self._expires[at] for at in put], pa.int64()))
+            rows = pa.RecordBatch.from_arrays(arrays, names=[field.name for field in self.columns()])
+        self._prepared = put, rows, gone
+
+    def _flush(self) -> None:
+        """Write back what changed."""
+        if self._prepared is None:
+            self._prepare()
+        if self._prepared is not None:
+            (put, rows, gone), keys = self._prepared, self._scope.keys
+            if rows is not None:
+                self._table.put_many(keys if len(put) == keys.num_rows else keys.take(pa.array(put)), rows)
+            if gone:
+                self._table.delete_many(keys.take(pa.array(gone)))
+        self._begin()
+
+    def clear(self) -> None:
+        """Forget the value of this key."""
+        if self._peek() is not ABSENT:
+            self._poke(ABSENT)
+
+    @property
+    def exists(self) -> bool:
+        """Whether this key has a value."""
+        return self._peek() is not ABSENT
+
+    def clear_many(self, keys: Keys) -> None:
+        """Vectorised: forget the values of keys."""
+        self._settle()
+        self._table.delete_many(keys.columns)
+
+    def _settle(self) -> None:
+        """What the row by row form has changed is written before the vectorised form looks."""
+        self._flush()
