@@ -6,11 +6,13 @@ from collections.abc import ItemsView, Iterable, Iterator, KeysView, ValuesView
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import PlanError
-from penstock.processing.states.scope import ABSENT
+from penstock.processing.states.scope import ABSENT, Keys
 from penstock.processing.states.state import VALUE, State
-from penstock.processing.values import ValueType, several
+from penstock.processing.values import ValueType, several, stored_values
+from penstock.schema import to_array
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -45,7 +47,10 @@ class ListState(State, Generic[T]):
 
     def append(self, value: Any) -> None:
         """Add one at the end."""
-        plain, item = self._peek(), self._kind.plain(value)
+        self._append(self._kind.plain(value))
+
+    def _append(self, item: Any) -> None:
+        plain = self._peek()
         if plain is ABSENT:
             self._poke([item])
             return
@@ -64,6 +69,23 @@ class ListState(State, Generic[T]):
             self._poke(items)
         else:
             self.clear()
+
+    def get_many(self, keys: Keys) -> pa.Array:
+        """Vectorised: the list of each key, in a column of lists."""
+        found, rows = self._get_rows(keys)
+        return pc.if_else(pa.array(found), rows.column(VALUE), pa.scalar([], self.fields()[0].type))
+
+    def set_many(self, keys: Keys, lists: pa.Array) -> None:
+        """Vectorised: another list for each key, of a column of lists; of a key that stands there twice the last counts."""
+        column = self._fitting(lists, keys, self.fields()[0])
+        for state, items in zip(self._by_row(keys), stored_values(column)):
+            state.set(items)
+
+    def append_many(self, keys: Keys, values: pa.Array) -> None:
+        """Vectorised: add one value at the end of each key's list, those of a key in the order of the rows."""
+        column = self._fitting(values, keys, self._kind.field)
+        for state, item in zip(self._by_row(keys), stored_values(column)):
+            state._append(item)
 
 
 class MapState(State, Generic[K, V]):
@@ -98,7 +120,10 @@ class MapState(State, Generic[K, V]):
 
     def set(self, key: Any, value: Any) -> None:
         """Put a value under a key of the map."""
-        entries, at, plain = self._peek(), self._key.plain(key), self._kind.plain(value)
+        self._set(self._key.plain(key), self._kind.plain(value))
+
+    def _set(self, at: Any, plain: Any) -> None:
+        entries = self._peek()
         if entries is ABSENT:
             self._poke({at: plain})
             return
@@ -134,3 +159,21 @@ class MapState(State, Generic[K, V]):
     def items(self) -> ItemsView[Any, Any]:
         """Both."""
         return self._objects().items()
+
+    def get_many(self, keys: Keys, names: pa.Array) -> pa.Array:
+        """Vectorised: what the map of each key has under each name; null where it has nothing."""
+        column = self._fitting(names, keys, self._key.field)
+        found = [state._plain().get(name) for state, name in zip(self._by_row(keys), stored_values(column))]
+        return to_array(found, self._kind.field.with_nullable(True))
+
+    def set_many(self, keys: Keys, names: pa.Array, values: pa.Array) -> None:
+        """Vectorised: put each value under each name into the map of each key, in the order of the rows."""
+        columns = self._fitting(names, keys, self._key.field), self._fitting(values, keys, self._kind.field)
+        for state, name, plain in zip(self._by_row(keys), *map(stored_values, columns)):
+            state._set(name, plain)
+
+    def remove_many(self, keys: Keys, names: pa.Array) -> None:
+        """Vectorised: take each name out of the map of each key."""
+        column = self._fitting(names, keys, self._key.field)
+        for state, name in zip(self._by_row(keys), stored_values(column)):
+            state.remove(name)

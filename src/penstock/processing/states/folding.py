@@ -7,15 +7,17 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import PlanError, RowError
 from penstock.expr import Accumulators, Aggregate
-from penstock.processing.states.scope import ABSENT
+from penstock.processing.states.scope import ABSENT, Keys
 from penstock.processing.states.state import VALUE, State
-from penstock.processing.values import ValueType
+from penstock.processing.values import ValueType, stored_values
 from penstock.schema import is_record_class, to_array, to_schema, to_values
 
 T = TypeVar("T")
+OWNER = "__owner"
 
 
 class ReducingState(State, Generic[T]):
@@ -44,10 +46,24 @@ class ReducingState(State, Generic[T]):
 
     def add(self, value: Any) -> None:
         """Fold one more value in."""
-        plain, new = self._peek(), self._kind.plain(value)
+        self._add(self._kind.plain(value))
+
+    def _add(self, new: Any) -> None:
+        plain = self._peek()
         if plain is not ABSENT:
             new = self._kind.plain(self._function(self._object(plain), self._object(new)))
         self._poke(new)
+
+    def get_many(self, keys: Keys) -> pa.Array:
+        """Vectorised: what the values of each key were folded into; null where there were none."""
+        found, rows = self._get_rows(keys)
+        return pc.if_else(pa.array(found), rows.column(VALUE), pa.scalar(None, self._kind.field.type))
+
+    def add_many(self, keys: Keys, values: pa.Array) -> None:
+        """Vectorised: fold a value into each key, those of a key in the order of the rows."""
+        column = self._fitting(values, keys, self._kind.field)
+        for state, new in zip(self._by_row(keys), stored_values(column)):
+            state._add(new)
 
 
 class AggregatingState(State):
@@ -90,7 +106,10 @@ class AggregatingState(State):
 
     def add(self, value: Any) -> None:
         """Add one value."""
-        plain, new = self._peek(), self._kind.plain(value)
+        self._add(self._kind.plain(value))
+
+    def _add(self, new: Any) -> None:
+        plain = self._peek()
         self._unverified.append(new)
         self._scope.journal.append((self._unverified.pop,))
         if plain is ABSENT:
@@ -117,20 +136,47 @@ class AggregatingState(State):
             if not self._whole
             else [to_array(column, f) for column, f in zip(values, self._input)]
         )
-        batch = pa.RecordBatch.from_arrays([*arrays, pa.array(owners, pa.int64())], names=[*self._input.names, "__owner"])
-        fresh, bad = self._accumulators.partial(batch, ["__owner"])
+        kept = [(i, plain[0]) for i, plain in enumerate(plains) if plain[0] is not None]
+        old = self._rows.take(pa.array([row for _, row in kept], pa.int64())) if kept else None
+        return self._merged(arrays, owners, old, [i for i, _ in kept])
+
+    def _merged(self, arrays: list[pa.Array], owners: Any, old: pa.RecordBatch | None, had: Any) -> pa.RecordBatch:
+        """The accumulators of owners 0, 1, 2…: those that they `had`, with inputs that were added."""
+        batch = pa.RecordBatch.from_arrays([*arrays, pa.array(owners, pa.int64())], names=[*self._input.names, OWNER])
+        fresh, bad = self._accumulators.partial(batch, [OWNER])
         if bad is not None and bad.any():
             raise RowError(f"{self.name}: the input of its aggregate cannot be computed")
         names = [field.name for field in self._accumulators.fields]
-        kept = [(i, plain[0]) for i, plain in enumerate(plains) if plain[0] is not None]
-        old = self._rows.take(pa.array([row for _, row in kept], pa.int64())) if kept else None
-        parts = [fresh.select([*names, "__owner"])]
+        parts = [fresh.select([*names, OWNER])]
         if old is not None:
-            parts.append(old.append_column("__owner", pa.array([i for i, _ in kept], pa.int64())).select([*names, "__owner"]))
+            parts.append(old.append_column(OWNER, pa.array(had, pa.int64())).select([*names, OWNER]))
         whole = pa.concat_batches([part.cast(parts[0].schema) for part in reversed(parts)])
-        merged = self._accumulators.merge(whole, ["__owner"])
-        order = np.argsort(merged.column("__owner").to_numpy(), kind="stable")
+        merged = self._accumulators.merge(whole, [OWNER])
+        order = np.argsort(merged.column(OWNER).to_numpy(), kind="stable")
         return merged.take(pa.array(order)).select(names)
 
     def _encode(self, values: list[Any]) -> list[pa.Array]:
         return list(self._folded(values).columns)
+
+    def get_many(self, keys: Keys) -> pa.Array:
+        """Vectorised: the aggregate of each key; null where nothing was added."""
+        found, rows = self._get_rows(keys)
+        there = pa.array(found)
+        some = rows.select([f.name for f in self.fields()]).filter(there)
+        results = self._accumulators.finish(some)[0]
+        at = np.cumsum(found) - 1
+        return results.take(pa.array(at, mask=~found))
+
+    def add_many(self, keys: Keys, values: pa.Array) -> None:
+        """Vectorised: add a value to each key: of a class, a column of structs."""
+        column = self._fitting(values, keys, self._kind.field)
+        if self.ttl is not None:  # whether a value is forgotten before the next is added differs from row to row
+            for state, new in zip(self._by_row(keys), stored_values(column)):
+                state._add(new)
+            return
+        each_once, of = keys.distinct()
+        found, old = self._get_rows(Keys(each_once))
+        arrays = column.flatten() if self._whole else [column]
+        had = np.flatnonzero(found)
+        folded = self._merged(arrays, of, old.take(pa.array(had)), had)
+        self._put_rows(Keys(each_once), list(folded.columns))

@@ -15,6 +15,7 @@ class _Absent:
 
 ABSENT: Any = _Absent()
 """What a state holds of a key that has no value."""
+_ROW = "__row"
 
 
 class Keys:
@@ -30,6 +31,15 @@ class Keys:
 
     def __len__(self) -> int:
         return int(self.columns.num_rows)
+
+    def distinct(self) -> tuple[pa.RecordBatch, np.ndarray[Any, Any]]:
+        """Each key once, and which of them each row has."""
+        rows = pa.Table.from_batches([self.columns]).append_column(_ROW, pa.array(np.arange(len(self))))
+        found = rows.group_by(self.columns.schema.names, use_threads=False).aggregate([(_ROW, "min"), (_ROW, "list")])
+        members = found.column(f"{_ROW}_list").combine_chunks()
+        of = np.empty(len(self), np.int64)
+        of[members.flatten().to_numpy()] = np.repeat(np.arange(len(found)), members.value_lengths().to_numpy())
+        return self.columns.take(found.column(f"{_ROW}_min").combine_chunks()), of
 
     def take(self, rows: Any) -> Keys:
         """The keys of some rows."""

@@ -15,6 +15,7 @@ row, and its table is asked twice per batch.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -200,6 +201,8 @@ class State:
         """Whether this key has a value."""
         return self._peek() is not ABSENT
 
+    # -- the vectorised form
+
     def clear_many(self, keys: Keys) -> None:
         """Vectorised: forget the values of keys."""
         self._settle()
@@ -208,3 +211,52 @@ class State:
     def _settle(self) -> None:
         """What the row by row form has changed is written before the vectorised form looks."""
         self._flush()
+
+    def _get_rows(self, keys: Keys) -> tuple[Any, pa.RecordBatch]:
+        """Which keys have a value, and the rows of the table."""
+        self._settle()
+        found, rows = self._table.get_many(keys.columns)
+        if self.expires is not None:
+            expires = rows.column(self.expires)
+            gone = expires.is_valid().to_numpy(zero_copy_only=False) & (expires.fill_null(0).to_numpy() <= self._times(keys))
+            found = found & ~gone
+        return found, rows
+
+    def _put_rows(self, keys: Keys, arrays: list[pa.Array]) -> None:
+        """Write values; of a key that stands there twice the last counts."""
+        if self.ttl is not None:
+            arrays = [*arrays, pa.array(np.broadcast_to(self._times(keys) + self.ttl, len(keys)), pa.int64())]
+        self._table.put_many(keys.columns, pa.RecordBatch.from_arrays(arrays, names=[f.name for f in self.columns()]))
+
+    def _fitting(self, values: Any, keys: Keys, field: pa.Field) -> pa.Array:
+        """A column that was given, one value per key, in the type of `field`."""
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+        try:
+            column = values.cast(field.type) if isinstance(values, pa.Array) else pa.array(values, field.type)
+        except (pa.ArrowException, TypeError) as error:
+            raise RowError(f"state {self.name!r}: {error}") from None
+        if len(column) != len(keys):
+            raise RowError(f"state {self.name!r}: {len(column)} values for {len(keys)} keys")
+        if column.null_count and not field.nullable:
+            raise RowError(f"state {self.name!r}: a null, and it holds none. Forget a key with clear_many")
+        return column
+
+    def _by_row(self, keys: Keys) -> Iterator[Any]:
+        """The same as if each row came by itself: a state whose current key is that of the first row, of the second, and so on.
+
+        It is another copy, with a scope of its own: rows have a current key here, the function that called has none.
+        """
+        self._settle()
+        each_once, of = keys.distinct()
+        state, scope = copy.copy(self), Scope()
+        scope.keys, scope.now = each_once, self._scope.now
+        state._scope = scope
+        state._begin()
+        for row, at in enumerate(of.tolist()):
+            scope.at = at
+            if keys.moments is not None:
+                scope.moment = int(keys.moments[row])
+            yield state
+            scope.journal.clear()
+        state._flush()

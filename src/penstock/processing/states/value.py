@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.errors import RowError
 from penstock.processing.states.scope import ABSENT, Keys
 from penstock.processing.states.state import VALUE, State
 from penstock.processing.values import ValueType
@@ -60,34 +59,13 @@ class ValueState(State, Generic[T]):
 
     def get_many(self, keys: Keys) -> pa.Array:
         """Vectorised: the value of each key; `default` (null, unless declared) where there is none."""
-        self._settle()
-        found, rows = self._table.get_many(keys.columns)
-        values = rows.column(VALUE)
-        if self.ttl is not None:
-            expires = rows.column(self.expires)
-            gone = expires.is_valid().to_numpy(zero_copy_only=False) & (expires.fill_null(0).to_numpy() <= self._times(keys))
-            if (gone & found).any():
-                found = found & ~gone
-                values = pa.array(values.to_pylist(), values.type, mask=~found)
-        if self.default is None or found.all():
-            return values
-        default = to_array([self.default], self._kind.field)[0]
-        if pa.types.is_nested(values.type):
-            return pa.array([v if f else self.default for v, f in zip(values.to_pylist(), found.tolist())], values.type)
-        return pa.compute.if_else(pa.array(found), values, default)
+        found, rows = self._get_rows(keys)
+        default = (
+            pa.scalar(None, self._kind.field.type) if self.default is None else to_array([self.default], self._kind.field)[0]
+        )
+        return pc.if_else(pa.array(found), rows.column(VALUE), default)
 
     def set_many(self, keys: Keys, values: pa.Array) -> None:
         """Vectorised: set the value of each key; of a key that stands there twice the last counts."""
         self._settle()
-        if isinstance(values, pa.ChunkedArray):
-            values = values.combine_chunks()
-        if not isinstance(values, pa.Array):
-            values = pa.array(values, self._kind.field.type)
-        if len(values) != len(keys):
-            raise RowError(f"state {self.name!r}: {len(values)} values for {len(keys)} keys")
-        if values.null_count and not self._kind.field.nullable:
-            raise RowError(f"state {self.name!r}: a null, and it holds none. Forget a key with clear_many")
-        arrays = [values.cast(self._kind.field.type)]
-        if self.ttl is not None:
-            arrays.append(pa.array(np.broadcast_to(self._times(keys) + self.ttl, len(values)), pa.int64()))
-        self._table.put_many(keys.columns, pa.RecordBatch.from_arrays(arrays, names=[f.name for f in self.columns()]))
+        self._put_rows(keys, [self._fitting(values, keys, self._kind.field)])
