@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock as pen
-from conformance import cases, data, source
+from conformance import cases, contract, data, source
 from conformance.cases import CASES, Case
 from conformance.harness import Leg, run_chain
 from penstock.testing import Simulated
@@ -33,7 +33,7 @@ def make_runner(request: pytest.FixtureRequest) -> Any:
         spark = request.getfixturevalue("spark")
         from pyspark import cloudpickle
 
-        for module in (cases, source, data):
+        for module in (cases, contract, source, data):
             cloudpickle.register_pickle_by_value(module)
         if name == "batch":
             return pen.Batch(spark, parallelism=parallelism, storage=storage, finish=last)
@@ -103,8 +103,9 @@ BACKENDS = [
     ),
     marked([Leg("continuous", 2, state=ROCKS), Leg("continuous", 3), Leg("continuous", 1, state=ROCKS), Leg("micro-batch", 2)]),
 ]
-# What is special about each: plain numbers, lists, and rows of any type in many tables. Workers differ in nothing of that.
-BACKEND_CASES = [case for case in CASES if FULL or case.name in ("windows", "sessions", "joins")]
+# What is special about each: plain numbers, lists, rows of any type in many tables, every kind of state.
+# Workers differ in nothing of that.
+BACKEND_CASES = [case for case in CASES if FULL or case.name in ("windows", "sessions", "joins", "states")]
 BACKEND_CHAINS = [
     pytest.param(case, *chain.values, id=f"{case.name}-{chain.id}", marks=chain.marks)
     for case in BACKEND_CASES

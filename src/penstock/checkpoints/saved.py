@@ -7,7 +7,7 @@ with the plan, and each task reads the files for itself. So tasks agree on what 
 files may be gone when they are to be read, which is an error. A savepoint stays.
 
 A running aggregate keeps all its results in one table. Here each result is a state by its own name: `total.sum` of the table is
-`value.sum` of the state `total`.
+`value.sum` of the state `total`. A reduce keeps a row: its `row.id` is `id` here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from penstock.state.table import KeyedTable, StateSpec
 
 __all__ = ["Saved", "from_savepoint"]
 
-AGGREGATE, VALUE = "aggregate", "value"
+VALUE = "value"
+
+Names = dict[str, str]
+"""The columns of a table that count, and what they are called here."""
 
 
 def from_savepoint(path: str | Path, *, step: str, state: str | None = None) -> Saved:
@@ -49,17 +52,19 @@ def from_savepoint(path: str | Path, *, step: str, state: str | None = None) -> 
             f"{_where(store, manifest)} has no step {step!r}. Its steps with state: {_list(steps)}{_close(step, steps)}"
         )
     found = _states(steps[step])
+    if not found:
+        raise RestoreError(f"step {step!r} in {_where(store, manifest)} keeps nothing that another step could start from")
     if state is None and len(found) == 1:
         (state,) = found
     if state is None:
-        raise RestoreError(f"step {step!r} has several states: {_list(found)}. Say which: state={next(iter(found), 'n')!r}")
+        raise RestoreError(f"step {step!r} has several states: {_list(found)}. Say which: state={next(iter(found))!r}")
     if state not in found:
         raise RestoreError(
             f"step {step!r} in {_where(store, manifest)} has no state {state!r}. Its states: {_list(found)}{_close(state, found)}"
         )
-    entry, result = found[state]
+    entry, names = found[state]
     about = f"state {state!r} of step {step!r} in {store.url}"
-    return Saved(about, store.url, _columns(entry, store), result, entry.handles, manifest.max_parallelism)
+    return Saved(about, store.url, _columns(entry, store), names, entry.handles, manifest.max_parallelism)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +75,7 @@ class Saved:
     url: str
     table: tuple[pa.Schema, pa.Schema] | None
     """The key and value columns of its table; None if it has no file."""
-    result: str | None
-    """Whose columns of the table count, if it is one of an aggregate's results."""
+    names: Names
     handles: tuple[Mapping[str, Json], ...]
     max_parallelism: int
 
@@ -81,16 +85,14 @@ class Saved:
         if self.table is None:
             return None
         keys, values = self.table
-        return keys, pa.schema([field.with_name(self._name(field.name)) for field in values if self._counts(field.name)])
+        return keys, pa.schema([field.with_name(self.names[field.name]) for field in values if field.name in self.names])
 
     def read(self, groups: range, max_parallelism: int) -> Iterator[pa.RecordBatch]:
         """Its rows: at least those of the key groups of a job with so many of them."""
         if self.table is None:
             return
         keys, values = self.table
-        every = range(self.max_parallelism)
-        wanted = groups if max_parallelism == self.max_parallelism else every
-        counts = [*keys.names, *(name for name in values.names if self._counts(name))]
+        wanted = groups if max_parallelism == self.max_parallelism else range(self.max_parallelism)
         try:
             stored = [Handle.from_json(handle) for handle in self.handles]
             table = KeyedTable.open(StateSpec("saved", keys, values), wanted, self.max_parallelism, stored, open_store(self.url))
@@ -100,15 +102,12 @@ class Saved:
             raise RestoreError(
                 f"{self.about} cannot be read: {error}.\n  If its job has gone on since, take a savepoint of it, and start from that"
             ) from error
+        columns = {
+            **{name: name for name in keys.names},
+            **{name: self.names[name] for name in values.names if name in self.names},
+        }
         for rows in table.scan():
-            yield rows.select(counts).rename_columns([self._name(name) for name in counts])
-
-    def _counts(self, column: str) -> bool:
-        return self.result is None or column.rpartition(".")[0] == self.result
-
-    def _name(self, column: str) -> str:
-        result, _, kind = column.rpartition(".")
-        return column if self.result is None or result != self.result else f"{VALUE}.{kind}"
+            yield rows.select(list(columns)).rename_columns(list(columns.values()))
 
 
 def _manifest(store: Store) -> Manifest:
@@ -119,19 +118,28 @@ def _manifest(store: Store) -> Manifest:
         assert isinstance(store, LocalStore), "there are only local stores"
         jobs = sorted(path.parent.name for path in store.root.glob("*/log"))
         if jobs:
-            raise RestoreError(f"{store.url} is the storage of several jobs. Give the folder of one: {_list(jobs)}")
+            raise RestoreError(f"{store.url} is a storage, with a folder for each job. Give one of them: {_list(jobs)}")
     return read_savepoint(store)
 
 
-def _states(operator: OperatorEntry) -> dict[str, tuple[StateEntry, str | None]]:
-    """The states of a step that somebody else can understand, and the result of an aggregate that each is."""
-    if operator.kind == AGGREGATE:
-        (table,) = operator.states
-        keys = {column for column, _ in operator.keys}
-        results = (column.name.rpartition(".")[0] for column in table.schema if column.name not in keys)
-        return {result: (table, result) for result in results}
-    # What no user declared has a hyphen in its name.
-    return {state.name: (state, None) for state in operator.states if state.kind == "value" and "-" not in state.name}
+def _states(operator: OperatorEntry) -> dict[str, tuple[StateEntry, Names]]:
+    """The states of a step that somebody else can understand, and which columns they are."""
+    found: dict[str, tuple[StateEntry, Names]] = {}
+    keys = {column for column, _ in operator.keys}
+    for state in operator.states:
+        columns = [column.name for column in state.schema if column.name not in keys]
+        if state.kind == "timer" or "-" in state.name:
+            continue  # what no user declared has a hyphen in its name
+        if operator.kind == "aggregate":
+            for column in columns:
+                result, _, kind = column.rpartition(".")
+                found.setdefault(result, (state, {}))[1][column] = f"{VALUE}.{kind}"
+        elif operator.kind == "reduce":  # its row has the key columns once more
+            row = {column: column.removeprefix("row.") for column in columns}
+            found[state.name] = state, {column: name for column, name in row.items() if name not in keys}
+        else:
+            found[state.name] = state, {column: column for column in columns}
+    return found
 
 
 def _columns(state: StateEntry, store: Store) -> tuple[pa.Schema, pa.Schema] | None:

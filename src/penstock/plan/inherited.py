@@ -60,15 +60,16 @@ class Inherited:
             keys, values = self.saved.columns
             self._check_keys(keys)
             self._check_expiry(values)
-            self._converts(values)
+            self._converts(keys, values)
 
     def batches(self, groups: range, max_parallelism: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
         """Keys and values as the state's table holds them."""
         if self.saved.columns is None:
             return
-        converts = self._converts(self.saved.columns[1])
+        converts = self._converts(*self.saved.columns)
         names = [key.name for key in self.keys]
-        for rows in self.saved.read(groups, max_parallelism):
+        alike = names == self.saved.columns[0].names  # the order of columns decides about key groups
+        for rows in self.saved.read(groups if alike else range(max_parallelism), max_parallelism):
             values = [convert(rows) for convert in converts]
             if values[0].null_count and not self.state.fields()[0].nullable:
                 raise self._error("it holds no null, and there is one")
@@ -94,7 +95,7 @@ class Inherited:
                 ours = "never does" if self.state.expires is None else "does so by the other clock"
                 raise self._error(f"that forgets by {clock} time, and this {ours}. Declare both alike: ttl=…, clock={clock!r}")
 
-    def _converts(self, values: pa.Schema) -> list[Convert]:
+    def _converts(self, keys: pa.Schema, values: pa.Schema) -> list[Convert]:
         """What makes the state's columns of those that are saved."""
         there = {field.name: field.type for field in values if field.name not in EXPIRES.values()}
         wanted = self.state.fields()
@@ -117,8 +118,9 @@ class Inherited:
             raise self._error(
                 f"that has the columns {_list(there)}, and this holds {kind}. A class with such fields can hold them"
             )
+        known = {**there, **{key.name: key.type for key in keys}}
         for field in kind:
-            if field.name not in there or not fits(there[field.name], field.type):
+            if field.name not in known or not fits(known[field.name], field.type):
                 raise self._error(f"that has the columns {_list(there)}, and this needs {field.name} ({field.type})")
         return [_struct(kind)]
 
