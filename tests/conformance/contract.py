@@ -37,7 +37,7 @@ class Told:
     k: str
     seen: int
     today: int
-    close: int
+    near: int
     recent: list[str]
     words: list[str]
     highest: int | None
@@ -83,7 +83,7 @@ class Contract(pen.ProcessFunction):
     words = pen.MapState(str, int)
     highest = pen.ReducingState(max, int)
     total = pen.AggregatingState(col("value").sum(), int)
-    close = pen.ValueState(int, default=0, ttl="1500ms")
+    near = pen.ValueState(int, default=0, ttl="1500ms")
     today = pen.ValueState(int, default=0, ttl="1d", clock="processing")
     blink = pen.ValueState(int, default=0, ttl="1ms", clock="processing")
     rules = pen.BroadcastState(str, int)
@@ -92,7 +92,7 @@ class Contract(pen.ProcessFunction):
     ruled = pen.Output(Ruled)
 
     def on_row(self, row: Event, ctx: pen.Context) -> Told:
-        for count in (self.seen, self.close, self.today, self.blink):
+        for count in (self.seen, self.near, self.today, self.blink):
             count.set(count.get() + 1)
         self.recent.append(row.id)
         for word in row.text.split():
@@ -112,7 +112,7 @@ class Contract(pen.ProcessFunction):
             ctx.emit(Tick(row.k, "never sent", False, 0, 0), to=self.ticks)
             raise ValueError(f"not {row.id}")
         words = [f"{word} {n}" for word, n in self.words.items()]
-        counts = self.seen.get(), self.today.get(), self.close.get()
+        counts = self.seen.get(), self.today.get(), self.near.get()
         return Told(row.id, row.k, *counts, self.recent.get(), words, self.highest.get(), self.total.get())
 
     def on_broadcast(self, rule: Rule, ctx: pen.Context) -> None:

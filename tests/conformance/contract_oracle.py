@@ -8,7 +8,7 @@ from typing import Any
 from conformance import data
 from conformance.oracle import Inputs, Rows, committed, grouped, micros, once, same, total
 
-QUIET_US, CLOSE_US = 900_000, 1_500_000
+QUIET_US, NEAR_US = 900_000, 1_500_000
 
 
 def check(inputs: Inputs, out: str) -> None:
@@ -24,7 +24,7 @@ def check(inputs: Inputs, out: str) -> None:
     found = committed(f"{out}/main")
     for row in found:
         row["recent"], row["words"] = tuple(row["recent"]), tuple(row["words"])
-    names = ("seen", "today", "close", "recent", "words", "highest", "total")
+    names = ("seen", "today", "near", "recent", "words", "highest", "total")
     same(once(found, ("id",), names, "rows"), told, "rows")
     rung = {(r["k"], micros(r["at"])): (r["seen"], tuple(r["recent"])) for r in committed(f"{out}/alarms")}
     assert len(rung) == len(committed(f"{out}/alarms")), "no alarm twice"
@@ -49,7 +49,7 @@ def follow(k: str, rows: Rows, told: dict[Any, Any], alarms: dict[Any, Any]) -> 
     """What the rows of one key do, one after the other."""
     recent: list[str] = []
     words: dict[str, int] = {}
-    close, last, quiet = 0, None, None
+    near, last, quiet = 0, None, None
     for n, row in enumerate([*rows, None], 1):
         if quiet is not None and (row is None or row["at"] > quiet):
             alarms[k, quiet] = (n - 1, tuple(recent))
@@ -57,21 +57,21 @@ def follow(k: str, rows: Rows, told: dict[Any, Any], alarms: dict[Any, Any]) -> 
         if row is None:
             return
         at = row["at"]
-        close = 1 if last is None or last + CLOSE_US <= at else close + 1
+        near = 1 if last is None or last + NEAR_US <= at else near + 1
         last = at
         recent.append(row["id"])
         for word in row["text"].split():
             words[word] = words.get(word, 0) + 1
         so_far = [r["v"] for r in rows[:n] if r["v"] is not None]
         sums = (max(so_far), sum(so_far)) if so_far else (None, None)
-        told[row["id"],] = (n, n, close, tuple(recent), tuple(f"{word} {count}" for word, count in words.items()), *sums)
+        told[row["id"],] = (n, n, near, tuple(recent), tuple(f"{word} {count}" for word, count in words.items()), *sums)
         quiet = None if row["small"] == 2 and row["flag"] else at + QUIET_US
 
 
 def check_ticks(good: dict[Any, Rows], ticks: Rows) -> None:
-    """Timers of the clock: none early, none after a row that was not, and each key's last one has seen all its rows."""
+    """Timers of the clock: none early but those that the end lets fire, none twice, and the last of a key has seen all its rows."""
     assert {r["name"] for r in ticks} == {"soon", "later"}
-    assert not any(r["early"] for r in ticks)
+    assert all(r["seen"] == len(good[r["k"]]) for r in ticks if r["early"]), "a timer fired early, and not at the end"
     assert all(0 <= r["blink"] <= r["seen"] for r in ticks)
     later = once([r for r in ticks if r["name"] == "later"], ("k",), ("seen",), "timers that are pending at the end")
     same(later, {(k,): (len(rows),) for k, rows in good.items()}, "timers that are pending at the end")

@@ -229,7 +229,7 @@ def test_keys_that_are_inherited_time_out(left: Path) -> None:
         ("highest", "totals", "low", "that is saved as value.min (double), and its own aggregate as value.max (double)"),
         ("n", "kept", "fresh", "that forgets by event time, and this never does. Declare both alike: ttl=…, clock='event'"),
         ("brief", "kept", "fresh", "that forgets by event time, and this does so by the other clock"),
-        ("n", "windows", "windows", "that is by k (string), __window (int64), and this is by k (string)"),
+        ("n", "windows", "accumulators", "that is by k (string), __window (int64), and this is by k (string)"),
         ("n", "newest", "rows", "and this holds int64. A class with such fields can hold them"),
     ],
 )
@@ -268,6 +268,32 @@ def test_what_is_not_there_is_said_with_what_is(where: str, step: str, state: st
     assert text.format(path=left / where) in str(raised.value)
 
 
+@dataclass
+class Numbered:
+    k: str
+    v: int
+
+
+class Holding(pen.ProcessFunction):
+    row = pen.ValueState(Numbered)
+    total = pen.ValueState(int)
+
+    def on_row(self, row: pen.Row, ctx: pen.Context) -> str:
+        return f"{self.row.get()}"
+
+
+def test_nulls_are_refused_where_a_state_holds_none(tmp_path: Path) -> None:
+    p = pen.Pipeline("nulls")
+    rows = p.read(sources.memory([{"k": "a", "v": None}, {"k": "b", "v": 1}], schema="k string, v bigint"))
+    rows.key_by("k").reduce(lambda left, right: right, name="last").write(sinks.memory("inherited-nulls"))
+    rows.key_by("k").aggregate(total="sum(v)", name="sums").write(sinks.memory("inherited-sums"))
+    p.run(pen.Local(storage=tmp_path))
+    for name, saved, column in ("row", "last", "v"), ("total", "sums", "value"):
+        initial = {name: pen.from_savepoint(tmp_path / "nulls", step=saved)}
+        with pytest.raises(PlanError, match=f"cannot start from .* that has a null in {column}, and this holds none"):
+            Feed(Holding(), initial=initial)
+
+
 def test_the_order_of_key_columns_does_not_matter(tmp_path: Path) -> None:
     def counts(name: str, rows: list[dict[str, Any]], by: tuple[str, str], **options: Any) -> list[dict[str, Any]]:
         found = sinks.memory(f"inherited-{name}")
@@ -282,15 +308,19 @@ def test_the_order_of_key_columns_does_not_matter(tmp_path: Path) -> None:
     assert sorted(row["value"] for row in after) == sorted(f"('{n % 5}', {n % 7}) 2" for n in range(35))
 
 
-def test_a_step_without_values_to_give_says_so(tmp_path: Path) -> None:
-    async def same(row: pen.Row) -> int:
+class Passing(pen.ProcessFunction):
+    def on_row(self, row: pen.Row, ctx: pen.Context) -> int:
         return int(row.n)
 
-    p = pen.Pipeline("calls")
-    p.read(sources.memory([{"n": 1}])).map_async(same, schema=int, capacity=1, name="ask").write(sinks.memory("inherited-calls"))
+
+def test_a_step_without_values_to_give_says_so_and_one_with_none_gives_none(tmp_path: Path, left: Path) -> None:
+    p = pen.Pipeline("passing")
+    p.read(sources.memory([{"n": 1}])).key_by("n").process(Passing(), name="pass").write(sinks.memory("inherited-pass"))
     p.run(pen.Local(storage=tmp_path))
-    with pytest.raises(PlanError, match="that is by"):
-        Feed(Count(), initial={"n": pen.from_savepoint(tmp_path / "calls", step="ask")})
+    with pytest.raises(RestoreError, match=r"step 'pass' in .* keeps nothing that another step could start from"):
+        pen.from_savepoint(tmp_path / "passing", step="pass")
+    empty = pen.from_savepoint(left / "saved", step="kept", state="never")
+    assert Feed(Count(), initial={"n": empty}).rows((KEYS[0], 1, 0)).sent() == [f"{KEYS[0]} 1"]
 
 
 def test_keys_of_other_names_or_types_are_refused(left: Path) -> None:

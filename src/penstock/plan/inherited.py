@@ -71,8 +71,8 @@ class Inherited:
         alike = names == self.saved.columns[0].names  # the order of columns decides about key groups
         for rows in self.saved.read(groups if alike else range(max_parallelism), max_parallelism):
             values = [convert(rows) for convert in converts]
-            if values[0].null_count and not self.state.fields()[0].nullable:
-                raise self._error("it holds no null, and there is one")
+            if nulls := [name for name, column in _parts(values[0], self.state.fields()[0]) if column.null_count]:
+                raise self._error(f"that has a null in {', '.join(nulls)}, and this holds none")
             if self.state.expires is not None:
                 there = self.state.expires in rows.schema.names
                 values.append(rows.column(self.state.expires) if there else pa.nulls(rows.num_rows, pa.int64()))
@@ -140,6 +140,14 @@ def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     if t.is_map(found) and t.is_map(wanted):
         return fits(found.key_type, wanted.key_type) and fits(found.item_type, wanted.item_type)
     return bool(found == wanted)
+
+
+def _parts(column: pa.Array, field: pa.Field) -> Iterator[tuple[str, pa.Array]]:
+    """What may hold no null: the column itself, and the fields of a class."""
+    if not field.nullable:
+        yield field.name, column
+    if pa.types.is_struct(field.type):
+        yield from ((inner.name, column.field(inner.name)) for inner in field.type if not inner.nullable)
 
 
 def _column(name: str, kind: pa.DataType) -> Convert:

@@ -348,7 +348,7 @@ def open_state(op: Op, layout: keyed.StateLayout, site: Site) -> KeyedTable | Ti
     found = handles(op, layout.name, site, groups)
     if layout.values is not None:
         spec = StateSpec(layout.name, layout.keys, layout.values, layout.route, layout.expires)
-        if isinstance(site.backend, RocksDB):
+        if isinstance(site.backend, RocksDB) and not layout.broadcast:  # which is in memory as a whole anyway
             return RocksTable.open(spec, groups, max_parallelism, found, site.files, settings=site.backend)
         return KeyedTable.open(spec, groups, max_parallelism, found, site.files)
     floors = site.restored.floors.get(f"{op.name}/{layout.name}", ())
