@@ -98,14 +98,11 @@ class Process(Operator):
         # All tasks have the same broadcast state: one snapshot of it is enough, and one dead letter.
         self._first = stores_broadcast
         self.states = {n: t for n, t in tables.items() if stores_broadcast or n not in spec.broadcasts}
-        self._unstored = [t for n, t in tables.items() if n not in self.states]
         self._scope = states.Scope()
         self._function = copy.copy(spec.function)
         self._bound = [state.bound(tables[n], self._scope) for n, state in spec.states.items()]
         self._bound.append(draws_state().bound(tables["random-draws"], self._scope))
         for n, bound in zip(spec.states, self._bound):
-            if bound.ttl is not None and bound.clock is None:
-                bound.clock = "event" if timed else "processing"
             setattr(self._function, n, bound)
         for n, broadcast in spec.broadcasts.items():
             setattr(self._function, n, broadcast.bound(tables[n], self._scope))
@@ -467,7 +464,5 @@ class Process(Operator):
 
     def close(self) -> None:
         """Tell the function."""
-        for table in self._unstored:
-            table.close()
         if self._opened:
             self._function.close()
