@@ -164,8 +164,9 @@ def build(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
     def write(stream: pen.Stream, name: str) -> None:
         stream.write(sinks.files(out / name, format="json"), name=name)
 
-    keyed = inputs["events"].with_watermark("at", delay=f"{data.DELAY_S}s").key_by("k")
-    told = keyed.connect(inputs["rules"].broadcast()).process(Contract(), name="contract", order="event-time")
+    events, rules = (inputs[name].with_watermark("at", delay=f"{data.DELAY_S}s") for name in ("events", "rules"))
+    # Rules have event time, so that the end of time waits for the last of them.
+    told = events.key_by("k").connect(rules.broadcast()).process(Contract(), name="contract", order="event-time")
     write(told, "main")
     for side in ("alarms", "ticks", "ruled"):
         write(told.side(side), side)
