@@ -529,7 +529,7 @@ CASES = [
     Case("connected", {"left": data.make(26, splits=2, rows=500), "right": data.make(27, splits=2, rows=500)}, connected),
     Case(
         "states",
-        {"events": data.make(28, splits=2, rows=300), "rules": data.make(29, splits=1, rows=300)},
+        {"events": data.make(28, splits=2, rows=200), "rules": data.make(29, splits=1, rows=200)},
         contract.build,
         on_error="dead-letter",
     ),
