@@ -170,10 +170,16 @@ class Run:
         return cls(lambda: batch, int(groups.min()), int(groups.max()), batch.num_rows)
 
     @classmethod
-    def unsorted(cls, batch: pa.RecordBatch) -> Run:
-        """A run in memory of rows that whoever uses it first must sort."""
+    def unsorted(cls, batch: pa.RecordBatch, tell: Callable[[Ints], None] = lambda order: None) -> Run:
+        """A run in memory of rows that whoever uses it first must sort; `tell` hears the order of the given rows then."""
+
+        def load() -> pa.RecordBatch:
+            order = order_of(fixed_values(batch.column(0)), fixed_values(batch.column(1)))
+            tell(order)
+            return batch.take(pa.array(order))
+
         run = cls.of(batch)
-        run._load = lambda: batch.take(pa.array(order_of(fixed_values(batch.column(0)), fixed_values(batch.column(1)))))
+        run._load = load
         return run
 
     @property

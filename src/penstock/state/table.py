@@ -118,6 +118,24 @@ class _Asked:
     slots: Ints
 
 
+class _Order:
+    """The slots of all keys, and once somebody has sorted them, in the order of a run."""
+
+    def __init__(self, slots: Ints) -> None:
+        # One attribute, since it is set by another thread.
+        self._known: tuple[Ints, bool] = slots, False
+
+    def learn(self, order: Ints) -> None:
+        """These are the positions of the slots, sorted."""
+        slots, known = self._known
+        if not known and len(order) == len(slots):  # else some were deleted, and left out
+            self._known = slots[order], True
+
+    def take(self) -> tuple[Ints, bool]:
+        """The slots, and whether they are sorted."""
+        return self._known
+
+
 class KeyedTable:
     """The state of one operator in one task.
 
@@ -146,8 +164,8 @@ class KeyedTable:
     """The slots of keys that come in small batches, for which a step in Python per key is less than the index's steps."""
     _asked: _Asked | None
     _complete: bool
-    _order: Ints | None
-    """All slots with a key, sorted as a run; None if it is not known."""
+    _order: _Order | None
+    """All slots with a key, as long as none comes or goes; None if they are not known."""
 
     def __init__(
         self,
@@ -319,9 +337,12 @@ class KeyedTable:
             held = np.ones(self._used, np.bool_)
             for slots in self._free:
                 held[slots] = False
-            self._order = self._sorted(np.flatnonzero(held))
-        rows = self._delta(self._order, keep_deleted=False)
-        self._history.replace([Run.of(rows)] if rows.num_rows else [])
+            self._order = _Order(np.flatnonzero(held))
+        slots, known = self._order.take()
+        rows = self._delta(slots, keep_deleted=False)
+        # Whoever stores the first such run sorts it, and tells us how: the next ones are sorted already.
+        run = Run.of if known else functools.partial(Run.unsorted, tell=self._order.learn)
+        self._history.replace([run(rows)] if rows.num_rows else [])
 
     def stored(self, frozen: Frozen, handles: Sequence[Handle]) -> None:
         """`store(frozen)` returned these handles: refer to the files from now on."""
