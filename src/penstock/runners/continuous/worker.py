@@ -43,7 +43,7 @@ from penstock.runners.continuous.wire import ack_json, stamp_json
 from penstock.runners.cut import StartPoint
 from penstock.runners.local import describe, store_states
 from penstock.runners.loop import Loop, Outlet, Queue, Seat, open_readers
-from penstock.runners.spark.memory import keep_memory
+from penstock.runners.memory import keep_memory
 from penstock.runners.spark.ship import identity
 from penstock.runtime.assemble import Site
 from penstock.runtime.task import Task, task_name
@@ -253,12 +253,10 @@ class Worker:
             return
         spec, stage = self.spec, seat.task.stage
         splits = [s for op in stage.sources for s in spec.start.assigned(op, self.index, spec.parallelism)]
-        ops = {op.name: op for op in stage.sources}
+        columns = {op.name: op.columns for op in stage.sources}
 
         def open_reader(source: str, split: str, position: Any) -> Reader:
-            op = ops[source]
-            context = SourceContext(source, spec.job_dir, op.columns, bounds=op.bounds)
-            return source_of(spec.plan, source).open(split, position, context)
+            return source_of(spec.plan, source).open(split, position, SourceContext(source, spec.job_dir, columns[source]))
 
         open_readers(seat, splits, open_reader, now_us(), spec.start.silence)
         seat.post(SplitsAssigned(splits))
