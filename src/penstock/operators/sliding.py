@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from penstock.operators.aggregate import WINDOW_COLUMN, Bools, Ints, WindowAggregate
 from penstock.operators.operator import MAIN, Out, keep
 from penstock.operators.slicestacks import Hashes, SliceStacks
+from penstock.state.columns import key_list
 from penstock.windows import Sliding, Tumbling, closing
 
 
@@ -75,7 +76,7 @@ class SlidingAggregate(WindowAggregate):
         if together and self._table.rows_estimate <= 4 * len(starts) * self._sliding.size // self._sliding.slice:
             return self._close_together(windows.select(self._names), int(starts[0]))
         self._stacks = None
-        return self._close_apart(distinct(windows))
+        return self._close_apart(distinct([windows]))
 
     def _close_together(self, keys: pa.RecordBatch, start: int) -> Iterator[Out]:
         """Close the window of all keys that have anything in it: these. A key may stand there twice."""
@@ -146,8 +147,10 @@ class SlidingAggregate(WindowAggregate):
         return pa.RecordBatch.from_arrays(arrays, names=self._keys)
 
 
-def distinct(keys: pa.RecordBatch) -> pa.RecordBatch:
+def distinct(keys: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Each row once."""
-    names = keys.schema.names
-    grouped = pa.Table.from_batches([keys]).group_by(names, use_threads=False).aggregate([])
+    if len(keys) == 1 and len(set(key_list(keys[0]))) == keys[0].num_rows:  # as almost always
+        return keys[0]
+    names = keys[0].schema.names
+    grouped = pa.Table.from_batches(keys).group_by(names, use_threads=False).aggregate([])
     return grouped.combine_chunks().to_batches()[0].select(names)
