@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import PlanError, RowError
 from penstock.functions import Applied, Row, RowFunction, encoder_for
+from penstock.schema import to_values
 
 INPUT = pa.schema(
     [
@@ -233,6 +234,41 @@ def test_an_exception_is_an_error_of_its_row_only() -> None:
     found = run(lambda row: 1 / (row.price - 1), schema=float)
     assert found.rows.to_pydict() == {"value": [0.5]}
     assert [(index, type(error)) for index, error in found.errors] == [(0, ZeroDivisionError), (1, TypeError)]
+
+
+class Whole(NamedTuple):
+    n: int
+
+
+@dataclass
+class WholeToo:
+    n: int
+
+
+FAULTS: dict[str, type[Exception]] = {"value": ValueError, "stop": StopIteration, "row": RowError}
+
+
+@pytest.mark.parametrize("kind", [Whole, WholeToo])
+@given(st.lists(st.sampled_from(["", *FAULTS]), max_size=9))
+def test_a_function_of_an_instance_goes_on_behind_each_row_that_fails(kind: Any, faults: list[str]) -> None:
+    def double(one: Any) -> int:
+        if faults[one.n]:
+            raise FAULTS[faults[one.n]]
+        return int(one.n) * 2
+
+    double.__annotations__["one"] = kind
+    batch = pa.record_batch({"n": pa.array(range(len(faults)), pa.int64())})
+    found = RowFunction.of(double, "map", batch.schema).apply(batch)
+    good = [row for row, fault in enumerate(faults) if not fault]
+    assert found.rows.column("value").to_pylist() == [2 * row for row in good]
+    assert found.origin.tolist() == good
+    wanted = [(row, RuntimeError if fault == "stop" else FAULTS[fault]) for row, fault in enumerate(faults) if fault]
+    assert [(row, type(error)) for row, error in found.errors] == wanted
+
+
+def test_texts_that_come_as_a_dictionary_are_texts_to_a_function() -> None:
+    words = pa.array(["b", None, "a", "b"]).dictionary_encode().slice(1)
+    assert to_values(words) == [None, "a", "b"]
 
 
 def test_a_flat_map_that_fails_halfway_sends_nothing_for_that_row() -> None:

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -61,6 +62,8 @@ __all__ = [
 _KINDS = ("map", "flat_map", "filter", "map_async")
 
 Errors = list[tuple[int, Exception]]
+Origin = Sequence[int]
+"""The number of the row each result came from."""
 Decoder = Callable[[list[list[Any]], int], Iterable[Any]]
 """From columns of Python values, and the number of rows, to the argument of each call, one at a time."""
 Encoder = Callable[[list[Any]], list[list[Any]]]
@@ -120,7 +123,7 @@ class RowFunction:
     def apply(self, batch: pa.RecordBatch, attempts: int = 1) -> Applied:
         """Run the function over the rows of `batch`; where it raises, up to `attempts` times."""
         values = self.decoder([to_values(batch.column(name)) for name in self.columns], batch.num_rows)
-        origin, results, errors = self._call(values, attempts)
+        origin, results, errors = self._call(values, batch.num_rows, attempts)
         if self.kind == "filter":
             rows = batch.select(self.output.names).take(pa.array(origin, pa.int64()))
             return Applied(rows.cast(self.output), np.array(origin, dtype=np.int64), errors)
@@ -131,13 +134,14 @@ class RowFunction:
         values = self.decoder([to_values(batch.column(name)) for name in self.columns], batch.num_rows)
         return [(None, value.error) if type(value) is Failed else (value, None) for value in values]
 
-    def fit(self, origin: list[int], results: list[Any], errors: Errors) -> Applied:
+    def fit(self, origin: Origin, results: list[Any], errors: Errors) -> Applied:
         """What calls returned as rows; those that do not fit are added to the errors."""
         try:
             rows = self._to_batch(results)
         except Exception:
             rows, origin, errors = self._without_misfits(origin, results, errors)
-        return Applied(rows, np.array(origin, dtype=np.int64), errors)
+        numbers = np.arange(len(origin)) if isinstance(origin, range) else np.array(origin, dtype=np.int64)
+        return Applied(rows, numbers, errors)
 
     def decode(self, columns: list[list[Any]], rows: int) -> list[Any]:
         """The argument of each call, from Python values of `self.columns`; raises if one cannot be made."""
@@ -151,12 +155,14 @@ class RowFunction:
         """One returned value as a value for each output column; a `RowError` if it has other columns."""
         return [column[0] for column in self.encoder([result])]
 
-    def _call(self, values: Iterable[Any], attempts: int) -> tuple[list[int], list[Any], Errors]:
+    def _call(self, values: Iterable[Any], rows: int, attempts: int) -> tuple[Origin, list[Any], Errors]:
         """What the function returned, the row each came from, and the rows for which it raised."""
+        function, kind = self.function if attempts == 1 else self._repeated(attempts), self.kind
+        if kind == "map" and isinstance(values, Sure):
+            return _mapped(function, values, rows)
         origin: list[int] = []
         results: list[Any] = []
         errors: Errors = []
-        function, kind = self.function if attempts == 1 else self._repeated(attempts), self.kind
         for index, value in enumerate(values):
             try:
                 if type(value) is Failed:
@@ -197,7 +203,7 @@ class RowFunction:
         arrays = [to_array(column, field) for column, field in zip(columns, self.output, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.output)
 
-    def _without_misfits(self, origin: list[int], results: list[Any], errors: Errors) -> tuple[pa.RecordBatch, list[int], Errors]:
+    def _without_misfits(self, origin: Origin, results: list[Any], errors: Errors) -> tuple[pa.RecordBatch, Origin, Errors]:
         """The rows that fit; the input rows of the others are added to the errors."""
         bad: dict[int, Exception] = {}
         for index, result in zip(origin, results, strict=True):
@@ -212,6 +218,26 @@ class RowFunction:
             [origin[position] for position in kept],
             sorted([*errors, *bad.items()], key=itemgetter(0)),
         )
+
+
+class Sure(map):  # type: ignore[type-arg]
+    """Arguments of which none is `Failed`."""
+
+
+def _mapped(function: Callable[[Any], Any], values: Sure, rows: int) -> tuple[Origin, list[Any], Errors]:
+    """One result for each row. As long as no call fails there is no step of Python for a row but the function itself."""
+    results: list[Any] = []
+    errors: Errors = []
+    each = map(function, values)
+    while len(results) + len(errors) < rows:
+        try:
+            results.extend(each)  # up to the row that fails; the next time from the one behind it
+            if len(results) + len(errors) < rows:
+                raise RuntimeError("the function raised StopIteration")
+        except Exception as error:  # Whatever a user's function raises is an error of its row.
+            errors.append((len(results) + len(errors), error))
+    bad = {row for row, _ in errors}
+    return range(rows) if not bad else [row for row in range(rows) if row not in bad], results, errors
 
 
 def _name_of(fn: Any) -> str:
@@ -338,12 +364,13 @@ def _record_decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tupl
                 return Failed(RowError(f"{one}: null, and {annotation.__name__} takes none. Annotate it: {one}: … | None"))
         return make(record)
 
-    direct = _takes_columns(annotation, schema)
+    direct, bare = _takes_columns(annotation, schema), issubclass(annotation, tuple)
     checked = [names.index(one) for one in required]
 
     def decode(columns: list[list[Any]], rows: int) -> Iterable[Any]:
         if direct and not any(None in columns[index] for index in checked):
-            return map(annotation, *columns)
+            # What a NamedTuple's own __new__ does, without a call of Python.
+            return Sure(tuple.__new__, itertools.repeat(annotation), zip(*columns)) if bare else Sure(annotation, *columns)
         return map(decode_one, zip(*columns, strict=True))
 
     return tuple(names), decode

@@ -23,7 +23,9 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import PlanError, RowError
 
@@ -416,6 +418,11 @@ def to_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
 def to_values(column: pa.Array) -> list[Any]:
     """The values of an array for Python: `to_pylist`, but faster for what is common, and maps are dicts."""
     kind = column.type
+    if pa.types.is_dictionary(kind):
+        values = np.fromiter([*to_values(column.dictionary), None], object)
+        numbers = pc.fill_null(column.indices, len(values) - 1) if column.null_count else column.indices
+        shared: list[Any] = values[numbers.to_numpy()].tolist()
+        return shared
     if pa.types.is_timestamp(kind) and kind.tz == "UTC":
         micros = to_values(column.cast(pa.timestamp("us", tz="UTC"), safe=False).cast(pa.int64()))
         return [None if us is None else _EPOCH + timedelta(microseconds=us) for us in micros]
@@ -424,10 +431,10 @@ def to_values(column: pa.Array) -> list[Any]:
     if column.null_count == 0 and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         fast: list[Any] = column.to_numpy().tolist()
         return fast
-    values: list[Any] = column.to_pylist()
+    listed: list[Any] = column.to_pylist()
     if pa.types.is_map(kind):
-        return [None if value is None else dict(value) for value in values]
-    return values
+        return [None if value is None else dict(value) for value in listed]
+    return listed
 
 
 def _accepted(found: pa.DataType) -> tuple[type, ...]:

@@ -383,7 +383,7 @@ def udf(function: Callable[..., Any], /) -> Callable[..., Expr]: ...
 @overload
 def udf(*, returns: Any) -> Callable[[Callable[..., Any]], Callable[..., Expr]]: ...
 def udf(function: Callable[..., Any] | None = None, /, *, returns: Any = None) -> Callable[..., Any]:
-    """Make a Python function usable in expressions.
+    """Make a Python function usable in expressions. Its result depends on its arguments only: it may be called once for equal ones.
 
     >>> @udf
     ... def domain(url: str) -> str:

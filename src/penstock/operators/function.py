@@ -35,9 +35,11 @@ class RowMap(Operator):
             yield MAIN, self._marked(batch, applied) if self._deletes else batch.take(picked)
             return
         out = applied.rows
+        same = self._function.kind == "map" and out.num_rows == batch.num_rows  # a row for each
         for name in batch.schema.names:
             if name.startswith("__"):
-                out = out.append_column(batch.schema.field(name), batch.column(name).take(picked))
+                column = batch.column(name) if same else batch.column(name).take(picked)
+                out = out.append_column(batch.schema.field(name), column)
         yield MAIN, out
 
     def _marked(self, batch: pa.RecordBatch, applied: Applied) -> pa.RecordBatch:
