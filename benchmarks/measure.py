@@ -28,6 +28,7 @@ class Run:
     commits: Sequence[tuple[float, int]]
     verified: bool
     note: str = ""
+    memory: int = 0  # bytes, the most that all processes had at one moment
 
     @property
     def whole(self) -> float:
@@ -51,6 +52,7 @@ class Run:
             "steady": round(self.steady),
             "verified": self.verified,
             "note": self.note,
+            "memory": self.memory,
         }
 
 
@@ -82,6 +84,7 @@ def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "steady": round(statistics.median(run["steady"] for run in runs)),
         "spread": round((max(whole) - min(whole)) / statistics.median(whole), 3),
         "commits": min(run["commits"] for run in runs),
+        "memory": max(run["memory"] for run in runs),
         "verified": all(run["verified"] for run in runs),
         "runs": list(runs),
     }
