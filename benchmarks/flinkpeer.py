@@ -20,8 +20,7 @@ from typing import Any
 
 from benchmarks import install, processes
 from benchmarks.measure import Run, difference
-from benchmarks.workload import Counts, expected
-from penstock.connectors.adevents import campaigns
+from benchmarks.workload import Counts, Input, expected, write_ads
 
 SYSTEMS = {"flink": "one", "flink-two-phase": "two"}
 HEAP = ("-Xms2g", "-Xmx2g", "-XX:+UseParallelGC")
@@ -29,22 +28,12 @@ OPENED = ("util", "lang", "nio", "util.concurrent")
 SECONDS_MAX = 500
 
 
-def run(
-    system: str,
-    case: str,
-    rows: int,
-    *,
-    warm_rows: int,
-    runs: int,
-    folder: Path | None = None,
-    warm_folder: Path | None = None,
-    snapshot_every: str = "250ms",
-) -> list[Run]:
-    """Count generated events, or those of JSON lines in `folder`, from `memory` or as `files`."""
-    words = {"case": case, "rows": rows, "warm_rows": warm_rows, "runs": runs, "phases": SYSTEMS[system]}
-    words |= {"folder": folder or "", "warm_folder": warm_folder or "", "buffer_timeout": "100ms"}
-    found, peak = java({**words, "snapshot_every": snapshot_every})
-    return [as_run(each, rows, peak) for each in found["runs"]]
+def run(system: str, case: str, events: Input, warm_up: Input, *, runs: int, snapshot_every: str) -> list[Run]:
+    """Count events that are `generated`, or JSON lines from `memory` or `files`."""
+    words = {"case": case, "phases": SYSTEMS[system], "runs": runs, "snapshot_every": snapshot_every, "buffer_timeout": "100ms"}
+    words |= {"rows": events.rows, "folder": events.folder, "warm_rows": warm_up.rows, "warm_folder": warm_up.folder}
+    found, peak = java(words)
+    return [as_run(each, events.rows, peak) for each in found["runs"]]
 
 
 def as_run(said: dict[str, Any], rows: int, memory: int) -> Run:
@@ -75,8 +64,7 @@ def java(words: dict[str, Any]) -> tuple[dict[str, Any], int]:
     classes = install.flink()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
         ads = Path(scratch, "ads.csv")
-        table = campaigns()
-        ads.write_text("".join(f"{ad},{of}\n" for ad, of in zip(table["ad_id"].to_pylist(), table["campaign_id"].to_pylist())))
+        write_ads(ads)
         out = Path(scratch, "out.json")
         words = {**words, "parallelism": 2, "ads": ads, "scratch": scratch, "out": out}
         opened = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in OPENED]

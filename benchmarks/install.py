@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 CACHE = ROOT / ".cache" / "peers"
 JOB = Path(__file__).parent / "flink"
 FLINK = "2.3.0"
-BYTEWAX = ("bytewax==0.21.1", "orjson==3.11.4")
+BYTEWAX = ("bytewax==0.21.1", "orjson==3.13.0")
 
 
 class Unavailable(Exception):

@@ -14,12 +14,18 @@ NAMES = {
     "continuous": "Penstock Continuous",
     "microbatch": "Penstock MicroBatch",
     "structured-streaming": "Structured Streaming",
+    "flink": "Flink",
+    "flink-two-phase": "Flink, two-phase",
+    "bytewax": "Bytewax",
 }
 TITLES = {
     "generated": "Ad counts, generated rows",
+    "memory": "Ad counts, JSON lines from memory",
     "files": "Ad counts, JSON files",
+    "python": "Ad counts, JSON files, a Python function called for every event",
 }
-PEER = "structured-streaming"
+LATENCIES = ("latency-50k", "latency-500k")
+PEERS = ("structured-streaming", "flink", "flink-two-phase", "bytewax")
 BUSY = 1.0
 
 INTRODUCTION = """\
@@ -28,15 +34,22 @@ INTRODUCTION = """\
 All figures below are of one run of one command, which writes this page.
 
 The work is the Yahoo streaming benchmark's: of ad events keep the views, look up the ad's campaign (1,000 ads, 100 campaigns) and
-count per campaign in windows of ten seconds of event time. Every system gets the same Spark with two slots, and is restarted and
-warmed up first. Every count of every campaign and window was compared with a count made without any of them. *Whole* is from the
-start of the job to its last commit, *steady* leaves out the first fifth. Figures are medians; the spread is between the fastest
-and the slowest run.
+count per campaign in windows of ten seconds of event time. All systems have two slots on the same machine, one after the other, and
+are restarted and warmed up first. Every count of every campaign and window was compared with a count made without any of them.
+*Whole* is from the start of the job to its last commit, *steady* leaves out the first fifth. Figures are medians; the spread is
+between the fastest and the slowest run. *Memory* is the most that all processes of a system had at one moment, without mapped files:
+for Penstock and Structured Streaming the driver's Python, Java and all workers.
+
+Peers are given the better end of every doubt. **Structured Streaming** has the same Spark, no Python per row and a broadcast join.
+**Flink** is a job in Java on the DataStream API, with object reuse, heap state and exactly-once checkpoints as often as Penstock's
+snapshots; neither its start nor its last checkpoint is counted. *Two-phase* has an operator of its own that counts in front of the
+exchange. **Bytewax** runs in two processes, without recovery; its start is not counted either.
 """
 
 LATENCY = """\
-A running count per key over 100 keys. Each row has a moment at which it is due; latency is from then to when its count is known,
-in the task that counts, after one exchange between processes. Every row is measured.
+A running count per key over 100 keys, exactly once with a snapshot every second. Each row has a moment at which it is due; latency is
+from then to when its count is known, in the task that counts, after one exchange. Every row is measured, but for those of the start.
+Flink runs with a buffer timeout of 0.
 """
 
 WINDOWS = """\
@@ -84,9 +97,11 @@ def markdown(results: list[dict[str, Any]], *, command: str, took_s: float, load
         found = [result for result in results if result["case"] == case]
         if found:
             lines += ["", f"## {title}", "", *throughput(found)]
-    found = [result for result in results if result["case"] == "latency"]
+    if any(result["case"] in TITLES for result in results):
+        lines += ["", "![events per second of all systems](pictures/benchmarks/throughput.svg)"]
+    found = [result for result in results if result["case"] in LATENCIES]
     if found:
-        lines += ["", f"## Latency at {found[0]['rate']:,} rows per second", "", LATENCY, *latency(found)]
+        lines += ["", "## Latency", "", LATENCY, *latency(found), "", "![latency](pictures/benchmarks/latency.svg)"]
     found = [result for result in results if result["case"] == "windows"]
     if found:
         lines += ["", "## What windows cost", "", WINDOWS, *comparisons(found[0])]
@@ -98,28 +113,34 @@ def markdown(results: list[dict[str, Any]], *, command: str, took_s: float, load
 
 def throughput(results: list[dict[str, Any]]) -> list[str]:
     """A table with a row per system."""
-    peer = next((result for result in results if result["system"] == PEER), None)
+    peers = [result for result in results if result["system"] in PEERS]
     rows = results[0]["runs"][0]["rows"]
-    lines = [f"{rows:,} events, exactly once.", ""]
-    lines += ["| system | events/s, whole | events/s, steady | whole, to peer | steady, to peer | commits | runs | spread |"]
-    lines += ["|---|---|---|---|---|---|---|---|"]
+    lines = [f"{rows:,} events, exactly once. Ratios are of whole runs, and steady.", ""]
+    heads = ["system", "events/s, whole", "steady", *(f"to {NAMES[peer['system']]}" for peer in peers)]
+    heads += ["memory", "commits", "runs", "spread"]
+    lines += ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for result in results:
-        ratios = [f"{result[what] / peer[what]:.2f}x" if peer else "" for what in ("whole", "steady")]
         rates = [f"{result[what] / 1e6:.2f}M" for what in ("whole", "steady")]
-        counts = [str(result["commits"]), str(len(result["runs"])), f"{result['spread']:.0%}"]
+        ratios = [", ".join(f"{result[what] / peer[what]:.2f}x" for what in ("whole", "steady")) for peer in peers]
+        counts = [mebibytes(result), str(result["commits"]), str(len(result["runs"])), f"{result['spread']:.0%}"]
         lines.append("| " + " | ".join([NAMES[result["system"]], *rates, *ratios, *counts]) + " |")
     return lines
 
 
 def latency(results: list[dict[str, Any]]) -> list[str]:
-    """A table with a row per system."""
-    lines = ["| system | p50 | p99 | p99.9 | max | rows measured | commits |", "|---|---|---|---|---|---|---|"]
+    """A table with a row per rate and system."""
+    heads = ["rows/s", "system", "p50", "p99", "p99.9", "max", "rows measured", "commits", "memory"]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for result in results:
         times = [f"{result[what]:.2f} ms" for what in ("p50_ms", "p99_ms", "p999_ms", "max_ms")]
-        lines.append(
-            "| " + " | ".join([NAMES[result["system"]], *times, f"{result['measured']:,}", str(result["commits"])]) + " |"
-        )
+        counts = [f"{result['measured']:,}", str(result["commits"]), mebibytes(result)]
+        lines.append("| " + " | ".join([f"{result['rate']:,}", NAMES[result["system"]], *times, *counts]) + " |")
     return lines
+
+
+def mebibytes(result: dict[str, Any]) -> str:
+    """How much memory a system had."""
+    return f"{result['memory'] / 2**20:,.0f} MiB"
 
 
 def comparisons(result: dict[str, Any]) -> list[str]:
@@ -151,7 +172,7 @@ def circumstances() -> dict[str, str]:
 def commit() -> str:
     """The commit, and whether the tree differs from it."""
     head = git("rev-parse", "--short=10", "HEAD")
-    return f"{head} with changes" if git("status", "--porcelain", "src", "benchmarks/*.py") else head
+    return f"{head} with changes" if git("status", "--porcelain", "src", "benchmarks/*.py", "benchmarks/flink") else head
 
 
 def git(*words: str) -> str:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +30,15 @@ WINDOW_US = 10_000_000
 ROWS_PER_MS = 100
 START_US = 1_767_225_600_000_000  # 2026-01-01
 SINK = "ad-counts"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """The first `rows` events; `folder` has them as JSON lines, for cases that do not generate them."""
+
+    rows: int
+    folder: Path
+
 
 Counts = Counter[tuple[str, int]]
 """(campaign, start of the window in microseconds since 1970) -> views."""
@@ -52,17 +63,43 @@ def lookup() -> pa.RecordBatch:
 
 def ad_counts(source: object) -> pen.Pipeline:
     """Views per campaign and window, exactly once into the sink `SINK`."""
-    return (
-        pen.Pipeline("ad-counts")
-        .read(source, name="events")
-        .with_watermark("at", delay="0s")
-        .filter(col("event_type") == "view")
-        .select(campaign_id=campaign(col("ad_id")))
-        .key_by("campaign_id")
-        .window(pen.tumbling("10s"))
-        .aggregate(views=count(), name="counts")
-        .write(sinks.memory(SINK))
-    )
+    views = events(source).filter(col("event_type") == "view").select(campaign_id=campaign(col("ad_id")))
+    return counted(views)
+
+
+class Shown(NamedTuple):
+    """What a function is told of an event."""
+
+    ad_id: str
+    event_type: str
+
+
+def campaign_of_view(event: Shown) -> str | None:
+    """The campaign, if the event is a view: one call per event."""
+    sampler.start_if_wanted()
+    return campaigns_by_ad()[event.ad_id] if event.event_type == "view" else None
+
+
+@functools.cache
+def campaigns_by_ad() -> dict[str, str]:
+    """The same as `lookup`, for one ad at a time."""
+    return dict(zip(*(lookup().column(name).to_pylist() for name in ("ad_id", "campaign_id"))))
+
+
+def ad_counts_by_function(source: object) -> pen.Pipeline:
+    """The same counts, with a Python function that is called for every event."""
+    return counted(events(source).map(campaign_of_view).filter("value is not null").select(campaign_id="value"))
+
+
+def events(source: object) -> pen.Stream:
+    """The source with its event time."""
+    return pen.Pipeline("ad-counts").read(source, name="events").with_watermark("at", delay="0s")
+
+
+def counted(views: pen.Stream) -> pen.Pipeline:
+    """Rows per campaign and window."""
+    counts = views.key_by("campaign_id").window(pen.tumbling("10s")).aggregate(views=count(), name="counts")
+    return counts.write(sinks.memory(SINK))
 
 
 def generated(rows: int) -> object:
@@ -127,6 +164,12 @@ def splitmix64(number: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
 
 
 # Files.
+
+
+def write_ads(file: Path) -> None:
+    """Lines `ad,campaign`: what peers look campaigns up in."""
+    columns = (lookup().column(name).to_pylist() for name in ("ad_id", "campaign_id"))
+    file.write_text("".join(f"{ad},{of}\n" for ad, of in zip(*columns)))
 
 
 def write_json(folder: Path, files: int, rows_per_file: int, chunk: int = 100_000) -> int:
