@@ -41,7 +41,7 @@ def run(events: Input) -> Run:
         ]
         with subprocess.Popen(command, env=environment, cwd=scratch) as job:
             try:
-                with processes.watched(job.pid) as peak:
+                with processes.watched(job.pid) as used:
                     code = job.wait(SECONDS_MAX)
             finally:
                 job.kill()
@@ -49,7 +49,7 @@ def run(events: Input) -> Run:
             raise RuntimeError(f"Bytewax failed with {code}: see above")
         counts, ended = results(out)
         problem = difference(counts, expected(events.rows))
-        return Run(events.rows, progress(out, ended, events.rows), not problem, problem, peak.bytes)
+        return Run(events.rows, progress(out, ended, events.rows), not problem, problem, used.memory, used.cpu_s)
 
 
 def results(out: Path) -> tuple[Counts, float]:
@@ -66,12 +66,16 @@ def results(out: Path) -> tuple[Counts, float]:
 
 def progress(out: Path, ended: float, rows: int) -> list[tuple[float, int]]:
     """(seconds since the first line was read, lines read) of all partitions together."""
-    marks = [(*map(float, line.split()), file.name) for file in out.glob("progress-*") for line in file.read_text().splitlines()]
+    marks: list[tuple[float, int, str]] = []
+    for file in out.glob("progress-*"):
+        for line in file.read_text().splitlines():
+            at, read = line.split()
+            marks.append((float(at), int(read), file.name))
     marks.sort()
     began = marks[0][0]
     done: dict[str, int] = {}
     found = []
-    for at, read, partition in marks:
-        done[partition] = int(read)
-        found.append((at - began, sum(done.values())))
+    for when, lines, partition in marks:
+        done[partition] = lines
+        found.append((when - began, sum(done.values())))
     return [*found, (ended - began, rows)]

@@ -40,7 +40,7 @@ def as_run(said: dict[str, Any], rows: int, memory: int) -> Run:
     """What the job said of a run."""
     counts: Counts = Counter({(campaign, start): views for campaign, start, views in said["counts"]})
     problem = difference(counts, expected(rows))
-    return Run(rows, commits_of(said["commits"], said["ended"], rows), not problem, problem, memory)
+    return Run(rows, commits_of(said["commits"], said["ended"], rows), not problem, problem, memory, said["cpu_s"])
 
 
 def commits_of(checkpoints: list[list[float]], ended: float, rows: int) -> list[tuple[float, int]]:
@@ -72,10 +72,10 @@ def java(words: dict[str, Any]) -> tuple[dict[str, Any], int]:
         command += [f"{name}={value}" for name, value in words.items()]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "TZ": "UTC"}) as job:
             try:
-                with processes.watched(job.pid) as peak:
+                with processes.watched(job.pid) as used:
                     code = job.wait(SECONDS_MAX)
             finally:
                 job.kill()
         if code:
             raise RuntimeError(f"Flink's job failed with {code}: see above")
-        return json.loads(out.read_text()), peak.bytes
+        return json.loads(out.read_text()), used.memory

@@ -165,9 +165,9 @@ def run_system(system: str, rate: int, seconds: float) -> dict[str, Any]:
     if system == "flink":
         # Java compiles what runs often: Flink is given more time for it than Penstock.
         return flinkpeer.latency(rate, seconds, warm_s=max(WARM_S, seconds / 4))
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch, processes.watched(os.getpid()) as peak:
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch, processes.watched(os.getpid()) as used:
         found = run(rate, seconds, Path(scratch))
-    return {**found, "memory": peak.bytes}
+    return {**found, "memory": used.memory}
 
 
 def run(rate: int, seconds: float, folder: Path, runner: pen.Runner | None = None) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Run:
     verified: bool
     note: str = ""
     memory: int = 0  # bytes, the most that all processes had at one moment
+    cpu_s: float = 0.0  # processor time of all of them
 
     @property
     def whole(self) -> float:
@@ -53,6 +54,7 @@ class Run:
             "verified": self.verified,
             "note": self.note,
             "memory": self.memory,
+            "cpu_ns": round(self.cpu_s / self.rows * 1e9),
         }
 
 
@@ -85,6 +87,7 @@ def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "spread": round((max(whole) - min(whole)) / statistics.median(whole), 3),
         "commits": min(run["commits"] for run in runs),
         "memory": max(run["memory"] for run in runs),
+        "cpu_ns": round(statistics.median(run["cpu_ns"] for run in runs)),
         "verified": all(run["verified"] for run in runs),
         "runs": list(runs),
     }

@@ -45,7 +45,8 @@ class MemoryLinesReader(Reader):
 
     def __init__(self, files: list[Path], position: Json, columns: tuple[str, ...]) -> None:
         self.files = files
-        self.file, self.offset, self.taken = position or (0, 0, 0)
+        start: tuple[int, int, int] = position or (0, 0, 0)
+        self.file, self.offset, self.taken = start
         self.decoder = JsonLines(pa.schema([AD_EVENT.field(name) for name in columns]))
         self.mapped: mmap.mmap | None = None
         self.batch: pa.RecordBatch | None = None

@@ -38,7 +38,8 @@ count per campaign in windows of ten seconds of event time. All systems have two
 are restarted and warmed up first. Every count of every campaign and window was compared with a count made without any of them.
 *Whole* is from the start of the job to its last commit, *steady* leaves out the first fifth. Figures are medians; the spread is
 between the fastest and the slowest run. *Memory* is the most that all processes of a system had at one moment, without mapped files:
-for Penstock and Structured Streaming the driver's Python, Java and all workers.
+for Penstock and Structured Streaming the driver's Python, Java and all workers. So is processor time, which other work on the machine
+changes least.
 
 Peers are given the better end of every doubt. **Structured Streaming** has the same Spark, no Python per row and a broadcast join.
 **Flink** is a job in Java on the DataStream API, with object reuse, heap state and exactly-once checkpoints as often as Penstock's
@@ -117,12 +118,18 @@ def throughput(results: list[dict[str, Any]]) -> list[str]:
     rows = results[0]["runs"][0]["rows"]
     lines = [f"{rows:,} events, exactly once. Ratios are of whole runs, and steady.", ""]
     heads = ["system", "events/s, whole", "steady", *(f"to {NAMES[peer['system']]}" for peer in peers)]
-    heads += ["memory", "commits", "runs", "spread"]
+    heads += ["processor time per event", "memory", "commits", "runs", "spread"]
     lines += ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for result in results:
         rates = [f"{result[what] / 1e6:.2f}M" for what in ("whole", "steady")]
         ratios = [", ".join(f"{result[what] / peer[what]:.2f}x" for what in ("whole", "steady")) for peer in peers]
-        counts = [mebibytes(result), str(result["commits"]), str(len(result["runs"])), f"{result['spread']:.0%}"]
+        counts = [
+            f"{result['cpu_ns']:,} ns",
+            mebibytes(result),
+            str(result["commits"]),
+            str(len(result["runs"])),
+            f"{result['spread']:.0%}",
+        ]
         lines.append("| " + " | ".join([NAMES[result["system"]], *rates, *ratios, *counts]) + " |")
     return lines
 

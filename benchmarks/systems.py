@@ -67,14 +67,14 @@ def throughput(case: str, system: str, events: Input, warm_up: Input, runs: int)
 
 def once(case: str, system: str, spark: Any, events: Input) -> Run:
     """One run on Spark, with the memory of this process, its Java and its workers."""
-    with processes.watched(os.getpid()) as peak:
+    with processes.watched(os.getpid()) as used:
         if system in PENSTOCK:
             run = run_penstock(PENSTOCK[system](spark, batch_rows(case, events)), pipeline(case, events), events.rows)
         elif case == "generated":
             run = peer.run_generated(spark, events.rows)
         else:
             run = peer.run_files(spark, events.folder, events.rows)
-    return replace(run, memory=peak.bytes)
+    return replace(run, memory=used.memory, cpu_s=used.cpu_s)
 
 
 def pipeline(case: str, events: Input) -> pen.Pipeline:

@@ -25,6 +25,7 @@ import penstock as pen
 from benchmarks import sampler
 from penstock import col, count, sinks, sources
 from penstock.connectors.adevents import AD_EVENT, ad_events, campaigns
+from penstock.connectors.connector import Source
 
 WINDOW_US = 10_000_000
 ROWS_PER_MS = 100
@@ -61,7 +62,7 @@ def lookup() -> pa.RecordBatch:
     return campaigns().combine_chunks().to_batches()[0]
 
 
-def ad_counts(source: object) -> pen.Pipeline:
+def ad_counts(source: Source) -> pen.Pipeline:
     """Views per campaign and window, exactly once into the sink `SINK`."""
     views = events(source).filter(col("event_type") == "view").select(campaign_id=campaign(col("ad_id")))
     return counted(views)
@@ -86,12 +87,12 @@ def campaigns_by_ad() -> dict[str, str]:
     return dict(zip(*(lookup().column(name).to_pylist() for name in ("ad_id", "campaign_id"))))
 
 
-def ad_counts_by_function(source: object) -> pen.Pipeline:
+def ad_counts_by_function(source: Source) -> pen.Pipeline:
     """The same counts, with a Python function that is called for every event."""
     return counted(events(source).map(campaign_of_view).filter("value is not null").select(campaign_id="value"))
 
 
-def events(source: object) -> pen.Stream:
+def events(source: Source) -> pen.Stream:
     """The source with its event time."""
     return pen.Pipeline("ad-counts").read(source, name="events").with_watermark("at", delay="0s")
 
@@ -102,12 +103,12 @@ def counted(views: pen.Stream) -> pen.Pipeline:
     return counts.write(sinks.memory(SINK))
 
 
-def generated(rows: int) -> object:
+def generated(rows: int) -> Source:
     """Events made in the tasks that read them. Only the columns in use are computed."""
     return sources.generate(ad_events, schema=AD_EVENT, rows=rows, splits=2)
 
 
-def json_files(folder: Path) -> object:
+def json_files(folder: Path) -> Source:
     """Events read from files of JSON lines."""
     return sources.files(folder, schema=AD_EVENT, format="json", splits=SPLITS)
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,9 +15,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from benchmarks import (
+    bytewaxpeer,
+    flinkpeer,
+    install,
     latency,
     measure,
+    memorylines,
     peer,
+    plots,
+    processes,
     report,
     sampler,
     state,
@@ -23,10 +34,11 @@ from benchmarks import (
     windows,
     workload,
 )
-from benchmarks.run import FILES, FULL, QUICK
+from benchmarks.run import FILES, FULL, QUICK, WARM_UP, chosen
 
 import penstock as pen
 from penstock import sinks, sources
+from penstock.connectors.connector import SourceContext
 
 ROWS = 400_000
 
@@ -36,18 +48,40 @@ def local() -> pen.Runner:
 
 
 def test_generated_ads_are_counted_right() -> None:
-    run = systems.run_penstock(local(), workload.generated(ROWS), ROWS)
+    run = systems.run_penstock(local(), systems.pipeline("generated", workload.Input(ROWS, Path())), ROWS)
     assert run.verified, run.note
     assert run.commits[-1][1] == ROWS
     assert run.whole > 0
     assert run.steady > 0
 
 
-def test_ads_in_files_are_counted_right(tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["files", "memory", "python"])
+def test_ads_in_json_lines_are_counted_right(case: str, tmp_path: Path) -> None:
     written = workload.write_json(tmp_path, 4, 2_000)
     assert 230 <= written / 8_000 <= 260
-    run = systems.run_penstock(local(), workload.json_files(tmp_path), 8_000)
+    run = systems.run_penstock(local(), systems.pipeline(case, workload.Input(8_000, tmp_path)), 8_000)
     assert run.verified, run.note
+
+
+def test_lines_from_memory_go_on_where_they_were_read_up_to(tmp_path: Path) -> None:
+    workload.write_json(tmp_path, 4, 100)
+    source = memorylines.MemoryLines(tmp_path)
+    context = SourceContext("lines", tmp_path, ("at",))
+
+    def read(rows_max: int, *, reopen: bool) -> list[Any]:
+        found: list[Any] = []
+        reader, ended = source.open("0", None, context), False
+        while not ended:
+            chunk = reader.poll(rows_max)
+            assert chunk is not None
+            found += chunk.batch.column("at").to_pylist() if chunk.batch is not None else []
+            ended = chunk.ended
+            reader = source.open("0", chunk.position, context) if reopen else reader
+        return found
+
+    whole = read(1_000, reopen=False)
+    assert len(whole) == len(set(whole)) == 200
+    assert read(37, reopen=True) == whole
 
 
 def test_what_windows_cost_is_compared() -> None:
@@ -155,22 +189,100 @@ def test_a_writer_knows_which_rows_were_counted(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_document_names_command_commit_and_ratios() -> None:
-    run = {"rows": 10, "whole": 4e6, "steady": 6e6, "commits": 12, "verified": True, "note": "", "seconds": 1.0}
-    slow = {**run, "whole": 2e6, "steady": 2e6}
-    results: list[dict[str, Any]] = [
-        {"case": "files", "system": "continuous", **measure.summary([run])},
-        {"case": "files", "system": "structured-streaming", **measure.summary([slow])},
-    ]
-    text = report.markdown(results, command="python -m benchmarks.run", took_s=60, load=0.1)
+    text = report.markdown(some_results(), command="python -m benchmarks.run", took_s=60, load=0.1)
     assert "python -m benchmarks.run" in text
     assert "commit" in text
-    assert "| Penstock Continuous | 4.00M | 6.00M | 2.00x | 3.00x | 12 | 1 | 0% |" in text
+    assert (
+        "| system | events/s, whole | steady | to Structured Streaming | to Flink | processor time per event | memory | commits | runs | spread |"
+        in text
+    )
+    assert "| Penstock Continuous | 4.00M | 6.00M | 2.00x, 3.00x | 1.00x, 1.50x | 90 ns | 3 MiB | 12 | 1 | 0% |" in text
+    assert "| 50,000 | Flink | 0.50 ms | 1.50 ms | 20.00 ms | 99.00 ms | 1,000 | 12 | 1 MiB |" in text
+
+
+def some_results() -> list[dict[str, Any]]:
+    run = {"rows": 10, "whole": 4e6, "steady": 6e6, "commits": 12, "verified": True, "note": "", "memory": 3 << 20, "cpu_ns": 90}
+    slow = {**run, "whole": 2e6, "steady": 2e6}
+    late = {"rate": 50_000, "p50_ms": 0.5, "p99_ms": 1.5, "p999_ms": 20, "max_ms": 99}
+    late |= {"measured": 1_000, "commits": 12, "memory": 1 << 20}
+    return [
+        {"case": "files", "system": "continuous", **measure.summary([run])},
+        {"case": "files", "system": "structured-streaming", **measure.summary([slow])},
+        {"case": "files", "system": "flink", **measure.summary([{**run, "steady": 4e6}])},
+        {"case": "latency-50k", "system": "flink", **late},
+    ]
+
+
+def test_the_plots_show_every_result_within_their_panel() -> None:
+    drawn = plots.draw(some_results())
+    assert sorted(drawn) == ["latency.svg", "throughput.svg"]
+    for name, boxes, word in (("throughput.svg", 3, "4.00"), ("latency.svg", 3, "20.00 ms")):
+        root = ElementTree.fromstring(drawn[name])
+        shapes = [shape for shape in root if shape.tag.endswith("rect") and shape.get("class") != "panel"]
+        assert len(shapes) == boxes
+        assert all(float(shape.get("x", 0)) + float(shape.get("width", 0)) <= plots.WIDTH for shape in shapes)
+        assert max(float(shape.get("y", 0)) for shape in root) < float(root.attrib["height"])
+        assert word in [shape.text for shape in root]
+    assert plots.draw([]) == {}
+
+
+def test_what_flink_says_becomes_a_run() -> None:
+    wanted = workload.expected(10_000)
+    counts = [[campaign, start, views] for (campaign, start), views in wanted.items()]
+    said = {"commits": [[0.5, 2_000.0], [1.0, 7_000.0], [2.5, 10_000.0]], "ended": 2.0, "cpu_s": 3.0, "counts": counts}
+    run = flinkpeer.as_run(said, 10_000, memory=7)
+    assert run.verified, run.note
+    assert run.commits == [(0.5, 2_000), (1.0, 7_000), (2.0, 10_000)]
+    assert (run.memory, run.cpu_s) == (7, 3.0)
+    assert not flinkpeer.as_run({**said, "counts": counts[1:]}, 10_000, memory=7).verified
+
+
+def test_what_bytewax_writes_becomes_counts_and_progress(tmp_path: Path) -> None:
+    (tmp_path / "progress-0").write_text("100.0 0\n101.0 500\n")
+    (tmp_path / "progress-1").write_text("100.5 0\n102.0 400\n")
+    (tmp_path / "result-0").write_text("104.0 one 7 3\n")
+    (tmp_path / "result-1").write_text("103.0 two 8 4\n")
+    counts, ended = bytewaxpeer.results(tmp_path)
+    assert counts == {("one", 7 * workload.WINDOW_US): 3, ("two", 8 * workload.WINDOW_US): 4}
+    assert bytewaxpeer.progress(tmp_path, ended, 1_000) == [(0, 0), (0.5, 0), (1, 500), (2, 900), (4, 1_000)]
+
+
+def test_a_peer_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "half").touch()
+        raise install.Unavailable("no network")
+
+    with pytest.raises(install.Unavailable, match="no network"):
+        install.made(tmp_path / "peer", fail)
+    assert list(tmp_path.iterdir()) == []
+    assert (install.made(tmp_path / "peer", lambda folder: (folder / "all").touch()) / "all").exists()
+    assert install.made(tmp_path / "peer", fail).exists(), "what is there is not made again"
+
+
+def test_what_children_use_is_counted() -> None:
+    hold = "import sys; held = bytearray(200 << 20); sum(range(10_000_000)); print(); sys.stdin.read()"
+    with processes.watched(os.getpid()) as used:
+        alone = sum(map(processes.memory_of, processes.family(os.getpid())))
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen([sys.executable, "-c", hold], **pipes) as child:  # type: ignore[call-overload]
+            child.stdout.readline()
+            while used.memory <= alone + (150 << 20):
+                time.sleep(0.05)
+            child.stdin.close()
+    assert used.memory < alone + (400 << 20)
+    assert used.cpu_s > 0.05
+    assert processes.memory_of(child.pid) == 0, "it is gone"
+
+
+def test_a_case_is_run_by_the_systems_it_compares() -> None:
+    assert chosen(["python"], None) == [("python", "continuous"), ("python", "bytewax")]
+    assert chosen(["python", "files"], ["flink"]) == [("files", "flink")]
 
 
 def test_sizes_fit_what_the_peer_can_be_given() -> None:
     for sizes in (FULL, QUICK):
-        assert sizes.generated_rows % (4 * peer.BATCHES) == 0
-        assert sizes.rows_per_file % 4 == 0
+        assert sizes.generated_rows % (WARM_UP * peer.BATCHES) == 0
+        assert sizes.rows_per_file % WARM_UP == 0
     assert FILES % peer.FILES_PER_BATCH == 0
     assert dataclasses.asdict(QUICK)["generated_rows"] < FULL.generated_rows
 

@@ -1,4 +1,6 @@
+import com.sun.management.OperatingSystemMXBean;
 import java.io.File;
+import java.lang.management.ManagementFactory;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -65,8 +67,10 @@ public final class Main {
         changed.put("folder", folder);
         StreamExecutionEnvironment env = environment(config, lanes);
         AdCounts.build(env, changed, rows, lanes);
+        double cpu = cpuSeconds();
         execute(cluster, env, lanes);
         Map<String, Object> run = new LinkedHashMap<>();
+        run.put("cpu_s", cpuSeconds() - cpu);
         run.put("commits", Progress.commits());
         run.put("ended", Progress.seconds(AdCounts.lastResultNanos));
         run.put("counts", AdCounts.results());
@@ -90,6 +94,10 @@ public final class Main {
         JobGraph job = env.getStreamGraph().getJobGraph();
         Progress.begin(lanes);
         cluster.executeJobBlocking(job);
+    }
+
+    private static double cpuSeconds() {
+        return ManagementFactory.getPlatformMXBean(OperatingSystemMXBean.class).getProcessCpuTime() / 1e9;
     }
 
     /** The most memory this process has had, in bytes. */
