@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from benchmarks import sampler
 from penstock.connectors.adevents import AD_EVENT
 from penstock.connectors.connector import Chunk, Json, Reader, Source, SourceContext
 from penstock.connectors.jsonlines import JsonLines
@@ -44,6 +45,7 @@ class MemoryLinesReader(Reader):
     """A position is (file, offset of a block, rows taken of it)."""
 
     def __init__(self, files: list[Path], position: Json, columns: tuple[str, ...]) -> None:
+        sampler.start_if_wanted()
         self.files = files
         start: tuple[int, int, int] = position or (0, 0, 0)
         self.file, self.offset, self.taken = start

@@ -77,14 +77,10 @@ class Shown(NamedTuple):
 
 def campaign_of_view(event: Shown) -> str | None:
     """The campaign, if the event is a view: one call per event."""
-    sampler.start_if_wanted()
-    return campaigns_by_ad()[event.ad_id] if event.event_type == "view" else None
+    return CAMPAIGN_OF[event.ad_id] if event.event_type == "view" else None
 
 
-@functools.cache
-def campaigns_by_ad() -> dict[str, str]:
-    """The same as `lookup`, for one ad at a time."""
-    return dict(zip(*(lookup().column(name).to_pylist() for name in ("ad_id", "campaign_id"))))
+CAMPAIGN_OF: dict[str, str] = dict(zip(*(lookup().column(name).to_pylist() for name in ("ad_id", "campaign_id"))))
 
 
 def ad_counts_by_function(source: Source) -> pen.Pipeline:
@@ -169,8 +165,7 @@ def splitmix64(number: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
 
 def write_ads(file: Path) -> None:
     """Lines `ad,campaign`: what peers look campaigns up in."""
-    columns = (lookup().column(name).to_pylist() for name in ("ad_id", "campaign_id"))
-    file.write_text("".join(f"{ad},{of}\n" for ad, of in zip(*columns)))
+    file.write_text("".join(f"{ad},{of}\n" for ad, of in CAMPAIGN_OF.items()))
 
 
 def write_json(folder: Path, files: int, rows_per_file: int, chunk: int = 100_000) -> int:

@@ -192,10 +192,8 @@ def test_the_document_names_command_commit_and_ratios() -> None:
     text = report.markdown(some_results(), command="python -m benchmarks.run", took_s=60, load=0.1)
     assert "python -m benchmarks.run" in text
     assert "commit" in text
-    assert (
-        "| system | events/s, whole | steady | to Structured Streaming | to Flink | processor time per event | memory | commits | runs | spread |"
-        in text
-    )
+    assert "| system | events/s, whole | steady | to Structured Streaming | to Flink |" in text
+    assert "| to Flink | processor time per event | memory | commits | runs | spread |" in text
     assert "| Penstock Continuous | 4.00M | 6.00M | 2.00x, 3.00x | 1.00x, 1.50x | 90 ns | 3 MiB | 12 | 1 | 0% |" in text
     assert "| 50,000 | Flink | 0.50 ms | 1.50 ms | 20.00 ms | 99.00 ms | 1,000 | 12 | 1 MiB |" in text
 
