@@ -161,6 +161,8 @@ def one(case: str, system: str, sizes: Sizes, scratch: Path) -> dict[str, Any]:
 def publish(results: list[dict[str, Any]], text: str, load: float) -> None:
     """Write the figures where people look for them."""
     RESULTS.mkdir(exist_ok=True)
+    for old in RESULTS.glob("*.json"):
+        old.unlink()
     for case in CASES:
         found = [result for result in results if result["case"] == case]
         (RESULTS / f"{case}.json").write_text(

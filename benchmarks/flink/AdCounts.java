@@ -36,7 +36,7 @@ final class AdCounts {
     private static final TypeInformation<Tuple2<String, Long>> VIEW = Types.TUPLE(Types.STRING, Types.LONG);
     private static final TypeInformation<Tuple3<String, Long, Long>> COUNT = Types.TUPLE(Types.STRING, Types.LONG, Types.LONG);
 
-    /** Build the job for a case. `twoPhase`: count locally before the exchange. */
+    /** The job of a case. With phases=two it counts in front of the exchange too. */
     static void build(StreamExecutionEnvironment env, Map<String, String> args, long rows, int lanes) throws Exception {
         Map<String, String> campaigns = Events.campaigns(args.get("ads"));
         DataStream<Tuple2<String, Long>> views;
@@ -53,16 +53,16 @@ final class AdCounts {
         WatermarkStrategy<Tuple2<String, Long>> times =
                 WatermarkStrategy.<Tuple2<String, Long>>forMonotonousTimestamps().withTimestampAssigner((view, before) -> view.f1);
         views = views.assignTimestampsAndWatermarks(times);
-        DataStream<Tuple3<String, Long, Long>> counts =
-                args.get("phases").equals("two")
-                        ? views.transform("local counts", VIEW, new LocalCounts(WINDOW_MS))
-                                .keyBy(view -> view.f0, Types.STRING)
-                                .window(TumblingEventTimeWindows.of(Duration.ofMillis(WINDOW_MS)))
-                                .aggregate(new Sum(), new Result(), Types.LONG, Types.LONG, COUNT)
-                        : views.keyBy(view -> view.f0, Types.STRING)
-                                .window(TumblingEventTimeWindows.of(Duration.ofMillis(WINDOW_MS)))
-                                .aggregate(new Count(), new Result(), Types.LONG, Types.LONG, COUNT);
-        counts.map(new Keep()).returns(Types.LONG).sinkTo(new DiscardingSink<>());
+        boolean twoPhase = args.get("phases").equals("two");
+        if (twoPhase) {
+            views = views.transform("local counts", VIEW, new LocalCounts(WINDOW_MS));
+        }
+        views.keyBy(view -> view.f0, Types.STRING)
+                .window(TumblingEventTimeWindows.of(Duration.ofMillis(WINDOW_MS)))
+                .aggregate(twoPhase ? new Sum() : new Count(), new Result(), Types.LONG, Types.LONG, COUNT)
+                .map(new Keep())
+                .returns(Types.LONG)
+                .sinkTo(new DiscardingSink<>());
     }
 
     private static <T> DataStream<T> read(StreamExecutionEnvironment env, Source<T, ?, ?> source, Class<T> type) {

@@ -1,7 +1,7 @@
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
@@ -54,7 +54,7 @@ public final class Events {
 
     /** The lines `ad,campaign` of a file, in order. */
     static Map<String, String> campaigns(String file) throws IOException {
-        Map<String, String> found = new java.util.LinkedHashMap<>();
+        Map<String, String> found = new LinkedHashMap<>();
         for (String line : Files.readAllLines(Path.of(file))) {
             String[] parts = line.split(",");
             found.put(parts[0], parts[1]);

@@ -103,7 +103,7 @@ public final class Lines {
         return -1;
     }
 
-    /** For Flink's FileSource, which reads in a thread of its own: every line has its own bytes. Twice as fast as lines of text. */
+    /** For Flink's FileSource, which reads in a thread of its own: every line has its own bytes. */
     static final class Format extends SimpleStreamFormat<Line> {
         @Override
         public StreamFormat.Reader<Line> createReader(Configuration config, FSDataInputStream stream) {

@@ -1,8 +1,6 @@
 import com.sun.management.OperatingSystemMXBean;
 import java.io.File;
 import java.lang.management.ManagementFactory;
-import java.nio.file.Files;
-import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
@@ -57,7 +55,7 @@ public final class Main {
                 }
             }
         }
-        new ObjectMapper().writeValue(new File(args.get("out")), Map.of("runs", found, "rss_peak", rssPeak()));
+        new ObjectMapper().writeValue(new File(args.get("out")), Map.of("runs", found));
     }
 
     private static Map<String, Object> counts(
@@ -98,16 +96,6 @@ public final class Main {
 
     private static double cpuSeconds() {
         return ManagementFactory.getPlatformMXBean(OperatingSystemMXBean.class).getProcessCpuTime() / 1e9;
-    }
-
-    /** The most memory this process has had, in bytes. */
-    private static long rssPeak() throws Exception {
-        for (String line : Files.readAllLines(Path.of("/proc/self/status"))) {
-            if (line.startsWith("VmHWM:")) {
-                return Long.parseLong(line.replaceAll("\\D", "")) * 1024;
-            }
-        }
-        return 0;
     }
 
     private Main() {}
