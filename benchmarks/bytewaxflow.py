@@ -1,8 +1,8 @@
 """The dataflow of the peer Bytewax. It runs in an environment of its own, where there is no Penstock: see `bytewaxpeer.py`.
 
 One call of `view` per line. Tuned: lines are read by the hundred kilobytes, and functions get them in batches. Windows are folded
-without being put in order first, and wait long enough that no line can be late: Bytewax has a clock per key, and what one process
-reads ahead of the other would be lost with a shorter wait.
+without being put in order first. They wait for 20 seconds of event time: every open window costs time for every row, but what one
+process reads so far ahead of the other makes the other's rows late, and late rows are lost.
 
 Reads the files of FOLDER. OUT gets what happened: `progress-<partition>` how many lines were read when, `result-<worker>` the counts.
 """
@@ -102,7 +102,7 @@ found = op.flat_map_batch("views", op.input("files", flow, Files()), views)
 counts = windowing.fold_window(
     "counts",
     found,
-    windowing.EventClock(at, wait_for_system_duration=timedelta(days=1)),
+    windowing.EventClock(at, wait_for_system_duration=timedelta(seconds=20)),
     windowing.TumblingWindower(length=timedelta(seconds=10), align_to=datetime(1970, 1, 1, tzinfo=UTC)),
     lambda: 0,
     lambda count, _: count + 1,

@@ -74,7 +74,7 @@ class MemoryLinesReader(Reader):
     def _next_block(self) -> pa.RecordBatch:
         if self.mapped is None:
             with open(self.files[self.file], "rb") as file:
-                self.mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self.mapped = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE | mmap.MAP_POPULATE, mmap.PROT_READ)
         self.end = self.mapped.rfind(b"\n", self.offset, self.offset + BLOCK_BYTES) + 1
         assert self.end > self.offset, "a line is shorter than a block, and the last one ends"
         return self.decoder.many(self.mapped[self.offset : self.end])
