@@ -54,8 +54,9 @@ Flink runs with a buffer timeout of 0.
 """
 
 WINDOWS = """\
-One core, one process, no Spark. A window that overlaps 59 others beside one of the same size that overlaps none, on the same rows
-(100 keys, 100 thousand rows per second of event time); and a million sessions that stay open beside ten thousand, each key in turn.
+Processor time in one process, no Spark. A window that overlaps 59 others beside one of the same size that overlaps none, on the same
+rows (100 keys; a million rows per second of event time, and a hundred thousand: fewer rows share what a window costs when it closes);
+and a million sessions that stay open beside ten thousand, each key in turn.
 """
 
 

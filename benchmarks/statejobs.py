@@ -17,7 +17,7 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import penstock as pen
-from benchmarks import sampler
+from benchmarks import sampler, workload
+from benchmarks.measure import Run
 from benchmarks.state import BATCH, MEMORY_MAX, memory_now
-from benchmarks.systems import PARALLELISM, session
+from benchmarks.systems import PARALLELISM, run_penstock, session
 from penstock.connectors.connector import (
     Chunk,
     Committer,
@@ -225,9 +226,9 @@ def count(
     )
 
 
-def continuous(snapshot_every: str) -> pen.Runner:
+def continuous(snapshot_every: str, state: str = "columnar") -> pen.Runner:
     """Two tasks."""
-    return pen.Continuous(session(), parallelism=PARALLELISM, snapshot_every=snapshot_every)
+    return pen.Continuous(session(), parallelism=PARALLELISM, snapshot_every=snapshot_every, state=state)
 
 
 def large(keys: int, runner: pen.Runner | None = None) -> dict[str, Any]:
@@ -248,29 +249,71 @@ def large(keys: int, runner: pen.Runner | None = None) -> dict[str, Any]:
     return {"rates": rates, "figures": figures, "verified": not found.note, "note": found.note}
 
 
-def snapshots(keys: int, rounds: int, runs: int, runner: Callable[[str], pen.Runner] = continuous) -> dict[str, Any]:
+def snapshots(
+    keys: int,
+    rounds: int,
+    runs: int,
+    runner: Callable[[str], pen.Runner] = continuous,
+    pipeline: Callable[[Source, Sink], pen.Pipeline] = counting,
+    what: str = "a pipeline",
+) -> dict[str, Any]:
     """The same rows with snapshots every second and without any before the end, in turn."""
     often, never = runner("1s"), runner("1h")
-    count(Keys(keys, 2), often)  # what is imported on first use
+    count(Keys(keys, 2), often, pipeline=pipeline)  # what is imported on first use
     found: dict[str, list[Counted]] = {"with": [], "without": []}
     for _ in range(runs):
         for name, each in (("with", often), ("without", never)):
-            found[name].append(count(Keys(keys, rounds), each))
-    rate = {name: statistics.median(each.rate for each in counted) for name, counted in found.items()}
+            found[name].append(count(Keys(keys, rounds), each, pipeline=pipeline))
     cpu = {name: statistics.median(each.cpu_ns for each in counted) for name, counted in found.items()}
     pauses = [pause for each in found["with"] for pause in each.pauses_ms]
-    note = "; ".join({each.note for counted in found.values() for each in counted if each.note})
-    figures = {
-        "keys, rounds over them": f"{keys:,}, {rounds}",
-        "updates per second without snapshots": f"{rate['without'] / 1e6:.2f}M",
-        "updates per second with snapshots every second": f"{rate['with'] / 1e6:.2f}M",
-        "what is left": f"{rate['with'] / rate['without']:.0%}",
+    gap_ms = {name: max(each.gap_ms for each in counted) for name, counted in found.items()}
+    compared = comparison(
+        {"what; keys, rounds over them": f"{what}; {keys:,}, {rounds}"},
+        "updates",
+        {name: [each.rate for each in counted] for name, counted in found.items()},
+        min(each.commits for each in found["with"]),
+        [each.note for counted in found.values() for each in counted],
+    )
+    compared["figures"] |= {
         "processor time for an update, without and with": f"{cpu['without']:.0f} ns, {cpu['with']:.0f} ns",
-        "snapshots in a run": str(min(each.commits for each in found["with"])),
         "calls of `freeze` and `stored`: p99, most": f"{np.percentile(pauses, 99):.1f} ms, {max(pauses):.1f} ms",
-        "longest time without an update": (
-            f"{max(each.gap_ms for each in found['with']):.0f} ms with, {max(each.gap_ms for each in found['without']):.0f} without"
-        ),
+        "longest time without an update": f"{gap_ms['with']:.0f} ms with, {gap_ms['without']:.0f} without",
     }
-    rates = {f"a pipeline, {keys:,} keys, snapshots every second": round(rate["with"])}
-    return {"rates": rates, "rate": rate, "cpu_ns": cpu, "figures": figures, "verified": not note, "note": note}
+    rates = {f"{what}, {keys:,} keys, snapshots every second": round(compared["rate"]["with"])}
+    return {**compared, "rates": rates, "cpu_ns": cpu}
+
+
+def ad_counts(rows: int, runs: int, runner: Callable[[str], pen.Runner] = continuous) -> dict[str, Any]:
+    """The same comparison for views per campaign and window, of generated events."""
+
+    def run(every: str, rows: int) -> Run:
+        return run_penstock(runner(every), workload.ad_counts(workload.generated(rows)), rows)
+
+    run("1s", rows // 10)
+    found: dict[str, list[Run]] = {"with": [], "without": []}
+    for _ in range(runs):
+        for name, every in (("with", "1s"), ("without", "1h")):
+            found[name].append(run(every, rows))
+    return comparison(
+        {"what; rows": f"ad counts; {rows:,}"},
+        "events",
+        {name: [each.whole for each in measured] for name, measured in found.items()},
+        min(len(each.commits) for each in found["with"]),
+        [each.note for measured in found.values() for each in measured],
+    )
+
+
+def comparison(
+    about: Mapping[str, str], unit: str, rates: Mapping[str, Sequence[float]], commits: int, notes: Sequence[str]
+) -> dict[str, Any]:
+    """What is left of the rate with snapshots; `rates` of all runs "with" them and "without"."""
+    rate = {name: statistics.median(each) for name, each in rates.items()}
+    note = "; ".join(sorted({each for each in notes if each}))
+    figures = {
+        **about,
+        f"{unit} per second without snapshots": f"{rate['without'] / 1e6:.2f}M",
+        f"{unit} per second with snapshots every second": f"{rate['with'] / 1e6:.2f}M",
+        "what is left": f"{rate['with'] / rate['without']:.0%}",
+        "snapshots in a run": str(commits),
+    }
+    return {"rates": {}, "rate": rate, "figures": figures, "verified": not note, "note": note}

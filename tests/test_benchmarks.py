@@ -140,6 +140,16 @@ def test_a_job_over_many_keys_and_what_snapshots_cost_it() -> None:
     assert "| a | b |" in text
 
 
+def test_what_snapshots_cost_ad_counts_is_told_in_the_words_of_the_other_cases() -> None:
+    compared = statejobs.ad_counts(20_000, 1, lambda every: local())
+    assert compared["verified"], compared["note"]
+    assert list(compared["figures"])[-2:] == ["what is left", "snapshots in a run"]
+    wrong = statejobs.comparison({}, "rows", {"with": [3e6, 9e6, 6e6], "without": [8e6]}, 1, ["", "one is missing"])
+    assert wrong["figures"]["what is left"] == "75%"
+    assert wrong["note"] == "one is missing"
+    assert not wrong["verified"]
+
+
 @pytest.mark.parametrize("function", [statefunctions.Count, statefunctions.CountBatch])
 def test_process_functions_count_right(function: Any) -> None:
     rows = [{"key": key} for key in (1, 2, 1)]
