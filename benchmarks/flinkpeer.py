@@ -28,11 +28,13 @@ OPENED = ("util", "lang", "nio", "util.concurrent")
 SECONDS_MAX = 500
 
 
-def run(system: str, case: str, events: Input, warm_up: Input, *, runs: int, snapshot_every: str) -> list[Run]:
+def run(
+    system: str, case: str, events: Input, warm_up: Input, *, runs: int, snapshot_every: str, parallelism: int = 2
+) -> list[Run]:
     """Count events that are `generated`, or JSON lines from `memory` or `files`."""
     words = {"case": case, "phases": SYSTEMS[system], "runs": runs, "snapshot_every": snapshot_every, "buffer_timeout": "100ms"}
     words |= {"rows": events.rows, "folder": events.folder, "warm_rows": warm_up.rows, "warm_folder": warm_up.folder}
-    found, peak = java(words)
+    found, peak = java({**words, "parallelism": parallelism})
     return [as_run(each, events.rows, peak) for each in found["runs"]]
 
 
@@ -52,7 +54,7 @@ def latency(rate: int, seconds: float, warm_s: float) -> dict[str, Any]:
     """A running count per key; how late each row was counted."""
     rows = int(rate * seconds) // 2 * 2
     words = {"case": "latency", "rate": rate, "rows": rows, "warm_s": warm_s, "snapshot_every": "1s", "buffer_timeout": "0ms"}
-    found, peak = java(words)
+    found, peak = java({**words, "parallelism": 2})
     (said,) = found["runs"]
     counted = said.pop("counted")
     note = "" if counted == rows else f"{counted} rows were counted instead of {rows}"
@@ -66,7 +68,7 @@ def java(words: dict[str, Any]) -> tuple[dict[str, Any], int]:
         ads = Path(scratch, "ads.csv")
         write_ads(ads)
         out = Path(scratch, "out.json")
-        words = {**words, "parallelism": 2, "ads": ads, "scratch": scratch, "out": out}
+        words = {**words, "ads": ads, "scratch": scratch, "out": out}
         opened = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in OPENED]
         command = ["java", *HEAP, *opened, "-Dlog4j2.configurationFile=log4j2.properties", "-cp", classes, "Main"]
         command += [f"{name}={value}" for name, value in words.items()]

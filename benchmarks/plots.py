@@ -9,10 +9,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.report import LATENCIES, NAMES, TITLES
+from benchmarks.report import CURVES, LATENCIES, NAMES, TITLES, UNITS
 
 ROOT = Path(__file__).parent.parent
-WIDTH, LEFT, BAR, GAP = 860, 190, 20, 6
+WIDTH, LEFT, BAR, GAP = 860, 240, 20, 6
 COLOUR_OF = {"continuous": "a", "microbatch": "b"}  # all peers are c
 TIMES = {"p50_ms": ("a", "p50"), "p99_ms": ("c", "p99"), "p999_ms": ("d", "p99.9")}
 
@@ -21,7 +21,9 @@ def draw(results: list[dict[str, Any]]) -> dict[str, str]:
     """All pictures, by the name of their file; none for cases that did not run."""
     rates = [result for result in results if result["case"] in TITLES]
     times = [result for result in results if result["case"] in LATENCIES]
-    return {**({"throughput.svg": throughput(rates)} if rates else {}), **({"latency.svg": latency(times)} if times else {})}
+    curves = [result for result in results if result["case"] == "scaling"]
+    drawn = {"throughput.svg": (throughput, rates), "latency.svg": (latency, times), "scaling.svg": (scaling, curves)}
+    return {name: picture(found) for name, (picture, found) in drawn.items() if found}
 
 
 def throughput(results: list[dict[str, Any]]) -> str:
@@ -57,6 +59,22 @@ def latency(results: list[dict[str, Any]]) -> str:
             bar(picture, y, name, scale(result[what]) / most, kind, f"{result[what]:.2f} ms")
             y += BAR + GAP
         y += 24
+    return str(picture.svg())
+
+
+def scaling(results: list[dict[str, Any]]) -> str:
+    """A bar per point: how long each is beside the first of its curve is what matters."""
+    height = 20 + sum(44 + (BAR + GAP) * len(result["points"]) for result in results)
+    picture = pen().Picture("How cost grows with tasks, keys, batches, channels and state", WIDTH, height)
+    y = 30
+    for result in results:
+        picture.text(16, y, f"{CURVES[result['system']]}: {UNITS[result['system']]}")
+        y += 14
+        most = max(point["cost"] for point in result["points"])
+        for point in result["points"]:
+            bar(picture, y, point["name"], point["cost"] / most, "a", f"{point['cost']:,.2f}")
+            y += BAR + GAP
+        y += 30
     return str(picture.svg())
 
 

@@ -53,6 +53,30 @@ from then to when its count is known, in the task that counts, after one exchang
 Flink runs with a buffer timeout of 0.
 """
 
+RECOVERY = """\
+Ad counts at 200 thousand generated events a second, a snapshot every second. One of the two worker processes gets SIGKILL at a random
+moment, again and again; a restart waits 100 ms. Afterwards every count was compared with one made from the numbers of the rows read.
+"""
+
+SCALING = """\
+How cost grows with one thing at a time. All but the first and the last are a count per key in pipelines with a snapshot every second,
+keys in no order; processor time is of all workers. Every count was checked.
+"""
+CURVES = {
+    "parallelism": "Tasks: ad counts, generated events",
+    "keys": "Keys: the same rows over more of them",
+    "batch": "Batches: rows that a source hands out at a time, 100,000 keys",
+    "channels": "Channels: more tasks on two cores, 100,000 keys",
+    "state": "State: a table alone, the same number of changes between two snapshots",
+}
+UNITS = {
+    "parallelism": "ns per event on the clock",
+    "keys": "ns of processor time per row",
+    "batch": "ns of processor time per row",
+    "channels": "ns of processor time per row",
+    "state": "ms of pause per snapshot",
+}
+
 WINDOWS = """\
 Processor time in one process, no Spark. A window that overlaps 59 others beside one of the same size that overlaps none, on the same
 rows (100 keys; a million rows per second of event time, and a hundred thousand: fewer rows share what a window costs when it closes);
@@ -76,7 +100,9 @@ PARTS = {
 
 def headline(result: dict[str, Any]) -> str:
     """A result in a few words."""
-    if "comparisons" in result:
+    if "points" in result:
+        found = ", ".join(f"{each['name']}: {each['cost']:,.2f}" for each in result["points"])
+    elif "comparisons" in result:
         found = ", ".join(f"{each['name']} {each['ratio']}x" for each in result["comparisons"])
     elif "figures" in result:
         found = "".join(f"\n    {what}: {figure}" for what, figure in result["figures"].items())
@@ -104,6 +130,12 @@ def markdown(results: list[dict[str, Any]], *, command: str, took_s: float, load
     found = [result for result in results if result["case"] in LATENCIES]
     if found:
         lines += ["", "## Latency", "", LATENCY, *latency(found), "", "![latency](pictures/benchmarks/latency.svg)"]
+    found = [result for result in results if result["case"] == "recovery"]
+    if found:
+        lines += ["", "## Recovery", "", RECOVERY, *plain(found[0]["figures"])]
+    found = [result for result in results if result["case"] == "scaling"]
+    if found:
+        lines += ["", "## Scaling", "", SCALING, *scaling(found), "", "![how cost grows](pictures/benchmarks/scaling.svg)"]
     found = [result for result in results if result["case"] == "windows"]
     if found:
         lines += ["", "## What windows cost", "", WINDOWS, *comparisons(found[0])]
@@ -167,8 +199,22 @@ def state(results: list[dict[str, Any]]) -> list[str]:
     lines = ["| | keys/s | to transformWithState |", "|---|---|---|"]
     lines += [f"| {name} | {rate:,} | {f'{rate / peer:,.0f}x' if peer else ''} |" for name, rate in rates.items()]
     for result in results:
-        lines += ["", f"### {PARTS[result['system']]}", "", "| | |", "|---|---|"]
-        lines += [f"| {what} | {figure} |" for what, figure in result["figures"].items()]
+        lines += ["", f"### {PARTS[result['system']]}", "", *plain(result["figures"])]
+    return lines
+
+
+def plain(figures: dict[str, str]) -> list[str]:
+    """A table with a row per figure."""
+    return ["| | |", "|---|---|", *(f"| {what} | {figure} |" for what, figure in figures.items())]
+
+
+def scaling(results: list[dict[str, Any]]) -> list[str]:
+    """A table per curve, with a row per point."""
+    lines: list[str] = []
+    for result in results:
+        heads = ["", *result["points"][0]["figures"]]
+        lines += ["", f"### {CURVES[result['system']]}", "", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+        lines += ["| " + " | ".join([point["name"], *point["figures"].values()]) + " |" for point in result["points"]]
     return lines
 
 

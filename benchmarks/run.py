@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import install, plots, report
+from benchmarks import install, plots, report, scaling
 from benchmarks.state import PARTS
 from benchmarks.systems import THROUGHPUT
 from benchmarks.workload import Input
@@ -38,10 +38,12 @@ LATENCY = {"latency-50k": 50_000, "latency-500k": 500_000}
 CASES: dict[str, tuple[str, ...]] = {
     **THROUGHPUT,
     **dict.fromkeys(LATENCY, ("continuous", "flink")),
+    "recovery": ("continuous",),
+    "scaling": scaling.PARTS,
     "windows": ("local",),
     "state": PARTS,
 }
-"""Which systems are compared in each. Those of the state case are its parts."""
+"""Which systems are compared in each. Those of the scaling and the state case are their parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +54,34 @@ class Sizes:
     rows_per_file: int
     runs: int
     latency_s: float
+    kills: int
+    scaling_scale: float
     windows_scale: float
     state_scale: float
     timeout_s: float
 
 
 FULL = Sizes(
-    generated_rows=120_000_000, rows_per_file=400_000, runs=3, latency_s=45, windows_scale=1.0, state_scale=1.0, timeout_s=600
+    generated_rows=120_000_000,
+    rows_per_file=400_000,
+    runs=3,
+    latency_s=45,
+    kills=30,
+    scaling_scale=1.0,
+    windows_scale=1.0,
+    state_scale=1.0,
+    timeout_s=600,
 )
 QUICK = Sizes(
-    generated_rows=20_000_000, rows_per_file=50_000, runs=1, latency_s=12, windows_scale=0.1, state_scale=0.1, timeout_s=200
+    generated_rows=20_000_000,
+    rows_per_file=50_000,
+    runs=1,
+    latency_s=12,
+    kills=3,
+    scaling_scale=0.1,
+    windows_scale=0.1,
+    state_scale=0.1,
+    timeout_s=200,
 )
 SIZES = {"full": FULL, "quick": QUICK}
 WARM_UP = 4  # the warm-up has a quarter of the events
@@ -102,7 +122,7 @@ def chosen(cases: list[str], systems: list[str] | None) -> list[tuple[str, str]]
 def all_of(size: str, pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
     """One after the other. Peers are fetched first: nothing is worse than to learn at the end that one cannot be had."""
     try:
-        if any(system.startswith("flink") for _, system in pairs):
+        if any(system.startswith("flink") or system == "parallelism" for _, system in pairs):
             install.flink()
         if any(system == "bytewax" for _, system in pairs):
             install.bytewax()
@@ -145,9 +165,13 @@ def child(case: str, system: str, size: str, scratch: Path) -> dict[str, Any]:
 
 def one(case: str, system: str, sizes: Sizes, scratch: Path) -> dict[str, Any]:
     """In that process: warm up, run, sum up."""
-    from benchmarks import latency, state, systems, windows
+    from benchmarks import latency, recovery, state, systems, windows
     from benchmarks.measure import summary
 
+    if case == "recovery":
+        return recovery.run(sizes.kills)
+    if case == "scaling":
+        return scaling.run(system, runs=sizes.runs, scale=sizes.scaling_scale)
     if case == "state":
         return state.run(system, runs=sizes.runs, scale=sizes.state_scale)
     if case == "windows":

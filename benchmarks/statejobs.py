@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 import penstock as pen
 from benchmarks import sampler, workload
@@ -69,6 +68,12 @@ class Keys(Source):
     def describe(self) -> str:
         return f"{self.keys} keys in turn"
 
+    def wrong(self, said: Sequence[Mapping[str, int]]) -> str:
+        """What is wrong with what the writers say, in words; empty if nothing is."""
+        rows, total = (sum(each[what] for each in said) for what in ("rows", "total"))
+        wanted = (self.keys * self.rounds, self.keys * self.rounds * (self.rounds + 1) // 2)
+        return "" if (rows, total) == wanted else f"{rows} updates with counts of {total} instead of {wanted[0]} with {wanted[1]}"
+
 
 class KeysReader(Reader):
     """Row n of split s is row `n * SPLITS + s` of all."""
@@ -89,15 +94,16 @@ class KeysReader(Reader):
 
 @dataclass(frozen=True)
 class Tally(Sink):
-    """Adds up updates (key, n); a file per committed epoch with what each writer says."""
+    """Adds up updates (key, n), of which `rounds` is a key's last; a file per committed epoch with what each writer says."""
 
     folder: Path
+    rounds: int
     limited: bool = False
     name: str = "tally"
     accepts: frozenset[str] = frozenset({"append", "update"})
 
     def writer(self, context: SinkContext) -> Writer:
-        return TallyWriter(self.limited)
+        return TallyWriter(self.rounds, self.limited)
 
     def committer(self, context: SinkContext) -> Committer:
         return TallyCommitter(self.folder)
@@ -106,12 +112,13 @@ class Tally(Sink):
 class TallyWriter(Writer):
     """In the task that counts."""
 
-    def __init__(self, limited: bool) -> None:
+    def __init__(self, rounds: int, limited: bool) -> None:
         sampler.start_if_wanted()
         if limited:
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, resource.getrlimit(resource.RLIMIT_DATA)[1]))
         watch_pauses()
-        self.rows = self.total = 0
+        self.rounds = rounds
+        self.rows = self.total = self.done = self.most = 0
         self.first_at = self.last_at = 0  # microseconds, as everything here that is written down
         self.gap = self.cpu = 0
 
@@ -121,14 +128,18 @@ class TallyWriter(Writer):
             self.first_at = self.last_at = now
             self.cpu = time.process_time_ns() // 1000
         self.gap, self.last_at = max(self.gap, now - self.last_at), now
-        self.rows += batch.num_rows
-        self.total += pc.sum(batch.column("n")).as_py()
+        counts = batch.column("n").to_numpy()
+        self.rows += len(counts)
+        self.total += int(counts.sum())
+        self.done += int((counts == self.rounds).sum())
+        self.most = max(self.most, int(counts.max(initial=0)))
 
     def prepare(self, epoch: int) -> list[Json]:
         times = {"first_at": self.first_at, "last_at": self.last_at, "gap": self.gap}
         times |= {"cpu": time.process_time_ns() // 1000 - self.cpu, "process": os.getpid()}
-        said = {"rows": self.rows, "total": self.total, "memory": memory_now(), "pauses": list(PAUSES), **times}
-        self.rows = self.total = self.gap = 0
+        counts = {"rows": self.rows, "total": self.total, "done": self.done, "most": self.most}
+        said = {**counts, "memory": memory_now(), "pauses": list(PAUSES), **times}
+        self.rows = self.total = self.done = self.most = self.gap = 0
         PAUSES.clear()
         return [said]
 
@@ -178,6 +189,7 @@ class Counted:
     """What came of a run."""
 
     rows: int
+    updates: int  # as many as rows, unless a key occurs several times in a batch
     seconds: float  # from the first update to the last
     cpu_s: float  # of all processes, all threads, from their first update on
     note: str
@@ -188,12 +200,12 @@ class Counted:
 
     @property
     def rate(self) -> float:
-        """Updates per second."""
+        """Rows per second."""
         return self.rows / self.seconds
 
     @property
     def cpu_ns(self) -> float:
-        """Processor time per update. Other work on the machine changes it little."""
+        """Processor time per row. Other work on the machine changes it little."""
         return self.cpu_s / self.rows * 1e9
 
 
@@ -206,19 +218,17 @@ def count(
 ) -> Counted:
     """Run to the end, and check."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        pipeline(source, Tally(Path(folder), limited)).run(runner)
+        pipeline(source, Tally(Path(folder), source.rounds, limited)).run(runner)
         epochs = [json.loads(file.read_text()) for file in Path(folder).glob("*.json")]
     said = [each for epoch in epochs for each in epoch]
-    rows, total = (sum(each[what] for each in said) for what in ("rows", "total"))
-    wanted = (source.keys * source.rounds, source.keys * source.rounds * (source.rounds + 1) // 2)
-    note = "" if (rows, total) == wanted else f"{rows} updates with counts of {total} instead of {wanted[0]} with {wanted[1]}"
     wrote = [each for each in said if each["first_at"]]
     cpu = {process: max(each["cpu"] for each in wrote if each["process"] == process) for process in {w["process"] for w in wrote}}
     return Counted(
-        rows,
+        source.keys * source.rounds,
+        sum(each["rows"] for each in said),
         (max(each["last_at"] for each in wrote) - min(each["first_at"] for each in wrote)) / 1e6,
         sum(cpu.values()) / 1e6,
-        note,
+        source.wrong(said),
         len(epochs),
         max(each["memory"] for each in said),
         [pause / 1e3 for each in said for pause in each["pauses"]],

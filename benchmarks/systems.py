@@ -24,7 +24,6 @@ PARALLELISM = 2
 SNAPSHOT_EVERY = "250ms"
 BATCHES = peer.BATCHES
 CONF = {
-    "spark.master": f"local[{PARALLELISM}]",
     "spark.driver.memory": "4g",
     "spark.sql.shuffle.partitions": str(PARALLELISM),
     "spark.sql.session.timeZone": "UTC",
@@ -48,9 +47,9 @@ THROUGHPUT = {
 """Which systems are compared in which case of throughput. Spark reads no lines from memory, and Flink's functions are Java."""
 
 
-def session() -> Any:
+def session(slots: int = PARALLELISM) -> Any:
     """The Spark that every system gets."""
-    return make_session(PARALLELISM, CONF)
+    return make_session(slots, {**CONF, "spark.master": f"local[{slots}]"})
 
 
 def throughput(case: str, system: str, events: Input, warm_up: Input, runs: int) -> list[Run]:

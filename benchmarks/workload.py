@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -99,9 +100,9 @@ def counted(views: pen.Stream) -> pen.Pipeline:
     return counts.write(sinks.memory(SINK))
 
 
-def generated(rows: int) -> Source:
+def generated(rows: int | None, rate: float | None = None) -> Source:
     """Events made in the tasks that read them. Only the columns in use are computed."""
-    return sources.generate(ad_events, schema=AD_EVENT, rows=rows, splits=2)
+    return sources.generate(ad_events, schema=AD_EVENT, rows=rows, rate=rate, splits=2)
 
 
 def json_files(folder: Path) -> Source:
@@ -130,26 +131,23 @@ def committed() -> Counts:
 
 @functools.cache
 def expected(rows: int, chunk: int = 1_000_000) -> Counts:
-    """The counts, from the row numbers alone."""
+    """The counts of the first events, from their numbers alone."""
+    return views_in(np.arange(first, min(first + chunk, rows), dtype=np.int64) for first in range(0, rows, chunk))
+
+
+def views_in(numbers: Iterable[npt.NDArray[np.int64]]) -> Counts:
+    """The counts of the events with these numbers."""
     names = campaigns().column("campaign_id").to_pylist()[::10]
-    windows = time_of(rows - 1) // WINDOW_US - START_US // WINDOW_US + 1
-    views = np.zeros(windows * len(names), np.int64)
-    for first in range(0, rows, chunk):
-        number = np.arange(first, min(first + chunk, rows), dtype=np.int64)
+    found: Counts = Counter()
+    for number in numbers:
         bits = splitmix64(number)
         ad = ((bits & np.uint64(0xFFFFFFFF)) * np.uint64(1000)) >> np.uint64(32)
         kind = ((bits >> np.uint64(32)) * np.uint64(3)) >> np.uint64(32)
         window = (START_US + number * 1000 // ROWS_PER_MS) // WINDOW_US - START_US // WINDOW_US
-        cell = window * len(names) + ad.astype(np.int64) // 10
-        views += np.bincount(cell[kind == 0], minlength=len(views))
-    return Counter(
-        {(names[cell % len(names)], START_US + cell // len(names) * WINDOW_US): int(n) for cell, n in enumerate(views) if n}
-    )
-
-
-def time_of(number: int) -> int:
-    """The event time of a row."""
-    return START_US + number * 1000 // ROWS_PER_MS
+        cell = (window * len(names) + ad.astype(np.int64) // 10)[kind == 0]
+        for each, n in zip(*(part.tolist() for part in np.unique(cell, return_counts=True))):
+            found[names[each % len(names)], START_US + each // len(names) * WINDOW_US] += n
+    return found
 
 
 def splitmix64(number: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:

@@ -24,8 +24,11 @@ from benchmarks import (
     peer,
     plots,
     processes,
+    recovery,
     report,
     sampler,
+    scaling,
+    scattered,
     state,
     statefunctions,
     statejobs,
@@ -161,6 +164,87 @@ def test_process_functions_count_right(function: Any) -> None:
     # A call per batch sees the two rows of a key at once: the benchmark has each key once per batch.
     assert found[-1] == (2, 1)
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("batch", [7, 65_536])
+def test_scattered_keys_come_once_in_each_round_and_go_on_where_they_were_read_up_to(batch: int, tmp_path: Path) -> None:
+    source = scattered.Scattered(1_000, 3, lanes=4, batch=batch)
+    found: Counter[int] = Counter()
+    for split in source.splits():
+        position, ended = None, False
+        while not ended:
+            chunk = source.open(split, position, SourceContext("keys", tmp_path, ("key",))).poll(100)
+            assert chunk is not None
+            assert chunk.batch is not None
+            assert chunk.batch.num_rows <= batch
+            found.update(chunk.batch.column("key").to_pylist())
+            position, ended = chunk.position, chunk.ended
+    assert found == dict.fromkeys(range(1_000), 3)
+
+
+def test_a_key_that_was_counted_too_often_or_not_often_enough_is_noticed() -> None:
+    source = scattered.Scattered(1_000, 3)
+    assert source.wrong([{"done": 400, "most": 3}, {"done": 600, "most": 3}]) == ""
+    assert "999 keys were counted 3 times instead of 1000" in source.wrong([{"done": 999, "most": 3}])
+    assert "the highest count is 4" in source.wrong([{"done": 1_000, "most": 4}])
+
+
+def small_curves(folder: Path) -> dict[str, dict[str, Any]]:
+    def runner(tasks: int) -> Any:
+        return pen.Local(parallelism=tasks, snapshot_every="50ms")
+
+    return {
+        "keys": scaling.curve(scaling.keys(20_000, 1, runner)),
+        "batch": scaling.curve(scaling.batches(100_000, 1, runner)),
+        "channels": scaling.curve(scaling.channels(100_000, 1, runner)),
+        "state": scaling.curve(scaling.states(20_000, folder)),
+    }
+
+
+def test_every_curve_is_checked_and_compared_with_its_first_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "SNAPSHOTS", 3)
+    monkeypatch.setattr(scaling, "SYSTEMS", {"Local": lambda rows, tasks, runs: scaling.penstock(local(), rows, runs)})
+    found = {"parallelism": scaling.curve(scaling.parallelism("Local", 20_000, 1), compared=""), **small_curves(tmp_path)}
+    assert {part: len(result["points"]) for part, result in found.items()} == {
+        "parallelism": 2,
+        "keys": 2,  # there are no more keys than rows
+        "batch": len(scaling.BATCHES),
+        "channels": len(scaling.TASKS),
+        "state": 3,
+    }
+    for result in found.values():
+        assert result["verified"], result["note"]
+    assert found["parallelism"]["points"][0]["figures"]["to one task"] == "1.00x, 1.00x"
+    assert found["keys"]["points"][0]["figures"]["cost, to the first"] == "1.00x"
+    results = [{"case": "scaling", "system": part, **result} for part, result in found.items()]
+    text = "\n".join(report.scaling(results))
+    for title in report.CURVES.values():
+        assert f"### {title}" in text
+    assert "| 2 tasks, 4 channels |" in text
+    drawn = plots.draw(results)
+    assert list(drawn) == ["scaling.svg"]
+    assert "64 channels" in drawn["scaling.svg"]
+
+
+def test_a_wrong_point_spoils_its_curve() -> None:
+    points = [
+        {"name": "one", "cost": 2.0, "figures": {}, "note": ""},
+        {"name": "two", "cost": 3.0, "figures": {}, "note": "lost"},
+    ]
+    result = scaling.curve(iter(points))
+    assert not result["verified"]
+    assert result["note"] == "two: lost"
+    assert result["points"][1]["figures"] == {"cost, to the first": "1.50x"}
+
+
+def test_recoveries_are_summed_up_beside_two_intervals_and_a_process_start() -> None:
+    found = recovery.summary([recovery.Recovery(0.2, 0.7, 1.5), recovery.Recovery(0.3, 0.8, 2.5)], interval_s=1.0)
+    assert found["limit_s"] == pytest.approx(2.5)
+    assert found["p99_s"] == pytest.approx(2.49)
+    text = report.markdown(
+        [{"case": "recovery", "system": "continuous", **found, "verified": True, "note": ""}], command="", took_s=1, load=0
+    )
+    assert "| two intervals and a process start (p50) | 2.50 s; p99 is 100% of it |" in text
 
 
 def test_a_wrong_count_is_noticed() -> None:
@@ -320,3 +404,11 @@ def test_the_peer_of_state_counts_right(spark: Any) -> None:
     commits, counts = statepeer.count(spark, 20)
     assert len(commits) == statepeer.BATCHES
     assert counts == dict.fromkeys(range(20), statepeer.BATCHES)
+
+
+@pytest.mark.spark
+def test_killed_workers_cost_time_and_no_count(spark: Any) -> None:
+    result = recovery.run(2, rate=20_000, interval_s=0.3, spark=spark)
+    assert result["verified"], result["note"]
+    assert result["replayed"] > 0
+    assert [each["begun"] <= each["started"] <= each["back"] for each in result["kills"]] == [True, True]
