@@ -8,7 +8,7 @@ interval, one of the two worker processes gets SIGKILL. Three moments are noted,
 1. **begun**: the loss is noticed, what is left of the attempt has ended, and the next attempt begins.
 2. **started**: all workers of that attempt are there. From begun to started is what a process start takes: Spark's job, Python, and
    what it imports.
-3. **back**: a snapshot of that attempt is published. What it covers is safe, and what was read again is behind.
+3. **back**: a snapshot of that attempt is published. The job makes progress that lasts again.
 
 So that the figure is the engine's and not an option's, a restart waits 100 ms and not a second. At the end all windows are closed and
 every count is compared with one made from the numbers of the rows that were read.

@@ -1,7 +1,7 @@
 """Run the benchmarks and write down what came out: `python -m benchmarks.run`, or `make bench`.
 
     python -m benchmarks.run                    # all of it, within half an hour; writes results/ and docs/benchmarks.md
-    python -m benchmarks.run --quick            # five minutes; prints only
+    python -m benchmarks.run --quick            # five minutes; prints only, and leaves out what takes longer
     python -m benchmarks.run --case files --system microbatch --system flink
 
 1. Each system of each case runs in a process of its own: its Java starts fresh, warms up on a smaller input (not counted), then
@@ -44,6 +44,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "state": PARTS,
 }
 """Which systems are compared in each. Those of the scaling and the state case are their parts."""
+NOT_QUICK = {("scaling", "parallelism"), ("scaling", "channels")}
+"""What says nothing at a size that takes seconds; run when the case is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,10 @@ def main() -> None:
         Path(out).write_text(json.dumps(one(case, system, SIZES[args.size], Path(folder))))
         return
     began, load = time.monotonic(), os.getloadavg()[0]
-    results = all_of(args.size, chosen(args.case or list(CASES), args.system))
+    wanted = chosen(args.case or list(CASES), args.system)
+    if args.size == "quick" and not args.case:
+        wanted = [pair for pair in wanted if pair not in NOT_QUICK]
+    results = all_of(args.size, wanted)
     command = " ".join(["python -m benchmarks.run", *sys.argv[1:]])
     text = report.markdown(results, command=command, took_s=time.monotonic() - began, load=load)
     print(text)

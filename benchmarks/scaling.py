@@ -38,6 +38,7 @@ KEYS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 BATCHES = (65_536, 16_384, 4_096, 1_024)
 TASKS = (2, 4, 8)
 FEW_KEYS = 100_000
+MANY_KEYS = 1_000_000  # from here on a process has more for its keys than for its batches
 CHANGED, SNAPSHOTS = 10_000, 50
 
 Point = dict[str, Any]
@@ -49,14 +50,14 @@ def run(part: str, *, runs: int, scale: float) -> dict[str, Any]:
     """One curve; `scale`: how many of the rows. There are no more keys than rows."""
     match part:
         case "parallelism":
-            rows = int(40_000_000 * scale)
+            rows = int(32_000_000 * scale)
             return curve((point for system in SYSTEMS for point in parallelism(system, rows, runs)), compared="")
         case "keys":
             return curve(keys(int(20_000_000 * scale), runs, tasks_on(systems.PARALLELISM)))
         case "batch":
-            return curve(batches(int(10_000_000 * scale), runs, tasks_on(systems.PARALLELISM)))
+            return curve(batches(int(5_000_000 * scale), runs, tasks_on(systems.PARALLELISM)))
         case "channels":
-            return curve(channels(int(10_000_000 * scale), runs, tasks_on(max(TASKS))))
+            return curve(channels(int(5_000_000 * scale), runs, tasks_on(max(TASKS))))
         case _:
             with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
                 return curve(states(int(10_000_000 * scale), Path(folder)))
@@ -147,7 +148,7 @@ def keys(rows: int, runs: int, runner: MakeRunner) -> Iterator[Point]:
         more = systems.PARALLELISM * (memory - least) / count
         figures = {"updates per row": f"{found[0].updates / found[0].rows:.2f}"}
         figures["memory of a task's process"] = f"{memory / 2**20:,.0f} MiB"
-        figures["memory per key"] = f"{more:,.0f} bytes" if count >= FEW_KEYS else "-"
+        figures["memory per key"] = f"{more:,.0f} bytes" if count >= MANY_KEYS else "-"
         yield point(f"{count:,} keys", found, figures)
 
 

@@ -37,7 +37,7 @@ from benchmarks import (
     windows,
     workload,
 )
-from benchmarks.run import FILES, FULL, QUICK, WARM_UP, chosen
+from benchmarks.run import CASES, FILES, FULL, NOT_QUICK, QUICK, WARM_UP, chosen
 
 import penstock as pen
 from penstock import sinks, sources
@@ -369,6 +369,7 @@ def test_what_children_use_is_counted() -> None:
 def test_a_case_is_run_by_the_systems_it_compares() -> None:
     assert chosen(["python"], None) == [("python", "continuous"), ("python", "bytewax")]
     assert chosen(["python", "files"], ["flink"]) == [("files", "flink")]
+    assert set(chosen(list(CASES), None)) > NOT_QUICK
 
 
 def test_sizes_fit_what_the_peer_can_be_given() -> None:
@@ -377,6 +378,7 @@ def test_sizes_fit_what_the_peer_can_be_given() -> None:
         assert sizes.rows_per_file % WARM_UP == 0
     assert FILES % peer.FILES_PER_BATCH == 0
     assert dataclasses.asdict(QUICK)["generated_rows"] < FULL.generated_rows
+    assert FULL.kills >= 30, "a 99th percentile of fewer says little"
 
 
 def test_samples_are_summed_up(tmp_path: Path) -> None:
