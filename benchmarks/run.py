@@ -91,7 +91,9 @@ WARM_UP = 4  # the warm-up has a quarter of the events
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Throughput, latency, recovery and scaling beside peers.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.run", description="Throughput, latency, recovery and scaling beside peers."
+    )
     parser.add_argument(
         "--quick", action="store_const", dest="size", const="quick", default="full", help="smaller and less certain"
     )

@@ -57,7 +57,7 @@ def run(part: str, *, runs: int, scale: float) -> dict[str, Any]:
         case "batch":
             return curve(batches(int(5_000_000 * scale), runs, tasks_on(systems.PARALLELISM)))
         case "channels":
-            return curve(channels(int(5_000_000 * scale), runs, tasks_on(max(TASKS))))
+            return curve(channels(int(10_000_000 * scale), runs, tasks_on(max(TASKS))))
         case _:
             with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
                 return curve(states(int(10_000_000 * scale), Path(folder)))
@@ -146,8 +146,7 @@ def keys(rows: int, runs: int, runner: MakeRunner) -> Iterator[Point]:
         memory = max(each.memory for each in found)
         least = least or memory
         more = systems.PARALLELISM * (memory - least) / count
-        figures = {"updates per row": f"{found[0].updates / found[0].rows:.2f}"}
-        figures["memory of a task's process"] = f"{memory / 2**20:,.0f} MiB"
+        figures = {"memory of a task's process": f"{memory / 2**20:,.0f} MiB"}
         figures["memory per key"] = f"{more:,.0f} bytes" if count >= MANY_KEYS else "-"
         yield point(f"{count:,} keys", found, figures)
 
@@ -177,6 +176,7 @@ def point(name: str, found: list[statejobs.Counted], figures: dict[str, str]) ->
     rate, cpu_ns = (statistics.median(getattr(each, what) for each in found) for what in ("rate", "cpu_ns"))
     note = "; ".join({each.note for each in found if each.note})
     costs = {"rows/s": f"{rate / 1e6:.2f}M", "processor time per row": f"{cpu_ns:,.0f} ns"}
+    costs["updates per row"] = f"{found[0].updates / found[0].rows:.2f}"
     return {"name": name, "cost": cpu_ns, "rate": rate, "note": note, "figures": {**costs, **figures}}
 
 

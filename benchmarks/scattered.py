@@ -54,15 +54,18 @@ class Scattered(Keys):
 
 
 class ScatteredReader(Reader):
-    """Row n of split s is row `n * lanes + s` of all."""
+    """Each split has its share of the rows in one piece. So every split has all keys, however many splits there are: if it had
+    every second row it would have half of the keys, and each of them twice as often in a batch.
+    """
 
     def __init__(self, source: Scattered, split: int, position: int) -> None:
-        self.source, self.split, self.position = source, split, position
+        self.source, self.position = source, position
         self.end = source.keys * source.rounds // source.lanes
+        self.first = split * self.end
 
     def poll(self, rows_max: int) -> Chunk | None:
         count = min(self.source.batch, rows_max, self.end - self.position)
-        number = np.arange(self.position, self.position + count, dtype=np.int64) * self.source.lanes + self.split
+        number = np.arange(self.position, self.position + count, dtype=np.int64) + self.first
         self.position += count
         key = number % self.source.keys * STEP % self.source.keys
         return Chunk(pa.RecordBatch.from_arrays([pa.array(key)], schema=SCHEMA), self.position, ended=self.position >= self.end)

@@ -196,7 +196,7 @@ def small_curves(folder: Path) -> dict[str, dict[str, Any]]:
     return {
         "keys": scaling.curve(scaling.keys(20_000, 1, runner)),
         "batch": scaling.curve(scaling.batches(100_000, 1, runner)),
-        "channels": scaling.curve(scaling.channels(100_000, 1, runner)),
+        "channels": scaling.curve(scaling.channels(200_000, 1, runner)),
         "state": scaling.curve(scaling.states(20_000, folder)),
     }
 
@@ -216,6 +216,8 @@ def test_every_curve_is_checked_and_compared_with_its_first_point(tmp_path: Path
         assert result["verified"], result["note"]
     assert found["parallelism"]["points"][0]["figures"]["to one task"] == "1.00x, 1.00x"
     assert found["keys"]["points"][0]["figures"]["cost, to the first"] == "1.00x"
+    sent = [point["figures"]["updates per row"] for part in ("batch", "channels") for point in found[part]["points"]]
+    assert set(sent) == {"1.00"}, "points of a curve differ in nothing else"
     results = [{"case": "scaling", "system": part, **result} for part, result in found.items()]
     text = "\n".join(report.scaling(results))
     for title in report.CURVES.values():
