@@ -84,23 +84,20 @@ def tasks_on(slots: int) -> MakeRunner:
 
 def continuous(rows: int, tasks: int, runs: int) -> list[Run]:
     """Ad counts in so many tasks."""
-    return penstock(pen.Continuous(systems.session(), parallelism=tasks, snapshot_every=systems.SNAPSHOT_EVERY), rows, runs)
+    return warm_runs(pen.Continuous(systems.session(), parallelism=tasks, snapshot_every=systems.SNAPSHOT_EVERY), rows, runs)
 
 
 def microbatch(rows: int, tasks: int, runs: int) -> list[Run]:
     """The same, in as many epochs whatever the number of tasks."""
     per_epoch = rows // systems.BATCHES // tasks + 1
-    return penstock(
-        pen.MicroBatch(systems.session(), parallelism=tasks, rows_per_epoch=per_epoch, snapshot_every="10ms"), rows, runs
-    )
+    runner = pen.MicroBatch(systems.session(), parallelism=tasks, rows_per_epoch=per_epoch, snapshot_every="10ms")
+    return warm_runs(runner, rows, runs)
 
 
-def penstock(runner: Runner, rows: int, runs: int) -> list[Run]:
-    """Warm up, then run several times."""
-    return [
-        systems.run_penstock(runner, workload.ad_counts(workload.generated(count)), count)
-        for count in (rows // 4, *[rows] * runs)
-    ][1:]
+def warm_runs(runner: Runner, rows: int, runs: int) -> list[Run]:
+    """Several runs, after one that warms up."""
+    counts = (rows // 4, *[rows] * runs)
+    return [systems.run_penstock(runner, workload.ad_counts(workload.generated(count)), count) for count in counts][1:]
 
 
 def flink(rows: int, tasks: int, runs: int) -> list[Run]:

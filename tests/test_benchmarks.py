@@ -203,7 +203,7 @@ def small_curves(folder: Path) -> dict[str, dict[str, Any]]:
 
 def test_every_curve_is_checked_and_compared_with_its_first_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaling, "SNAPSHOTS", 3)
-    monkeypatch.setattr(scaling, "SYSTEMS", {"Local": lambda rows, tasks, runs: scaling.penstock(local(), rows, runs)})
+    monkeypatch.setattr(scaling, "SYSTEMS", {"Local": lambda rows, tasks, runs: scaling.warm_runs(local(), rows, runs)})
     found = {"parallelism": scaling.curve(scaling.parallelism("Local", 20_000, 1), compared=""), **small_curves(tmp_path)}
     assert {part: len(result["points"]) for part, result in found.items()} == {
         "parallelism": 2,
