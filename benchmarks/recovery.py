@@ -38,6 +38,7 @@ INTERVAL_S = 1.0
 BACKOFF = "100ms"
 WAIT_S = 60.0
 LOOK_S = 0.002
+CHUNK = 1_000_000  # numbers at a time, when the counts are made
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,9 @@ def rows_of(manifest: Any) -> Iterator[npt.NDArray[np.int64]]:
     """The numbers of all rows that were read: row n of split s is row `n * splits + s` of all."""
     (source,) = manifest.sources
     for split, entry in source.splits.items():
-        yield np.arange(entry.position or 0, dtype=np.int64) * len(source.splits) + int(split)
+        end = entry.position or 0
+        for first in range(0, end, CHUNK):
+            yield np.arange(first, min(first + CHUNK, end), dtype=np.int64) * len(source.splits) + int(split)
 
 
 def summary(found: list[Recovery], interval_s: float) -> dict[str, Any]:

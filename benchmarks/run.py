@@ -44,7 +44,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "state": PARTS,
 }
 """Which systems are compared in each. Those of the scaling and the state case are their parts."""
-NOT_QUICK = {("scaling", "parallelism"), ("scaling", "channels")}
+NOT_QUICK = {("scaling", "parallelism"), ("scaling", "batch"), ("scaling", "channels")}
 """What says nothing at a size that takes seconds; run when the case is named."""
 
 
@@ -78,7 +78,7 @@ QUICK = Sizes(
     generated_rows=20_000_000,
     rows_per_file=50_000,
     runs=1,
-    latency_s=12,
+    latency_s=9,
     kills=3,
     scaling_scale=0.1,
     windows_scale=0.1,
