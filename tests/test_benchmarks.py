@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 import time
@@ -37,6 +38,7 @@ from benchmarks import (
     windows,
     workload,
 )
+from benchmarks import run as command
 from benchmarks.run import CASES, FILES, FULL, NOT_QUICK, QUICK, WARM_UP, chosen
 
 import penstock as pen
@@ -318,6 +320,25 @@ def test_the_plots_show_every_result_within_their_panel() -> None:
         assert max(float(shape.get("y", 0)) for shape in root) < float(root.attrib["height"])
         assert word in [shape.text for shape in root]
     assert plots.draw([]) == {}
+
+
+def test_a_published_page_shows_pictures_that_are_there_and_replaces_old_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs, figures = tmp_path / "docs", tmp_path / "results"
+    for folder in (docs / "pictures", figures):
+        folder.mkdir(parents=True)
+    for name, value in (("ROOT", tmp_path), ("RESULTS", figures), ("PICTURES", docs / "pictures" / "benchmarks")):
+        monkeypatch.setattr(command, name, value)
+    (figures / "old.json").write_text("{}")
+    point = {"name": "2 tasks", "cost": 2.0, "note": "", "figures": {"rows/s": "1"}}
+    results = [*some_results(), {"case": "scaling", "system": "channels", **scaling.curve(iter([point]))}]
+    command.publish(results, report.markdown(results, command="", took_s=1, load=0), 0.1)
+    page = (docs / "benchmarks.md").read_text()
+    shown = re.findall(r"!\[[^]]*\]\(([^)]*)\)", page)
+    assert sorted(Path(name).name for name in shown) == ["latency.svg", "scaling.svg", "throughput.svg"]
+    assert all((docs / name).exists() for name in shown)
+    assert sorted(file.stem for file in figures.iterdir()) == sorted(CASES)
 
 
 def test_what_flink_says_becomes_a_run() -> None:
