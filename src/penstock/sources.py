@@ -56,6 +56,10 @@ def files(
     Put complete files in by renaming them from a name that starts with "." or "_" or ends in ".tmp": those are not
     looked at. A file may not change once it was read. A line that does not fit the schema is a bad record.
 
+    Only the columns that the pipeline uses are decoded. A line that is no JSON at all, or has too few values, is bad whatever is
+    used of it; that a value fits its column is checked for the columns in use. Of a Parquet file, row groups in which a filter right
+    after `read` can keep nothing, by their statistics, are not read.
+
     In JSON a timestamp is ISO 8601 with a zone, or an integer in microseconds since 1970 UTC. In CSV it is ISO 8601, and
     a value cannot contain a line break.
 

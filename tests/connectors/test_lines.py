@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock import sources
-from penstock.connectors import lines
+from penstock.connectors import jsontemplates, lines
 from penstock.errors import ConfigError, StorageError
 
 from .reading import Seen, check_resume, read
@@ -75,6 +75,8 @@ def test_exactly_the_bad_lines_are_bad(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "BLOCK_BYTES", block)
+        patch.setattr(lines, "PIECE_BYTES", 2 * block)
+        patch.setattr(jsontemplates, "BYTES_MIN", 100)
         data = ending.join(picks) + (ending if closed else b"")
         data = (b"\xef\xbb\xbf" if mark else b"") + data
         seen = json_of(tmp_path, data, rows_max=rows_max)
@@ -112,6 +114,33 @@ def test_dates_decimals_and_nested_values_are_read(tmp_path: Path) -> None:
     assert "'s' is struct" in seen.bad[0].error
     with pytest.raises(ConfigError, match="map"):
         json_of(tmp_path, b'{"a": {}}\n', "a map<string, string>")
+
+
+def test_the_rows_of_several_blocks_come_as_one_batch_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 3 * len(GOOD) + 3)  # three lines
+    monkeypatch.setattr(lines, "PIECE_BYTES", 2 * lines.BLOCK_BYTES)
+    seen = json_of(tmp_path, (GOOD + b"\n") * 20)
+    assert seen.rows_before == [6, 12, 18, 20, 20]
+    assert json_of(tmp_path, (GOOD + b"\n") * 20, rows_max=4).rows_before == [4, 8, 12, 16, 20, 20]
+
+
+def test_many_blank_lines_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(lines, "PIECE_BYTES", 20)
+    (tmp_path / "a.json").write_bytes(b"\n" * 100 + GOOD + b"\n")
+    source = sources.files(tmp_path / "a.json", schema=SCHEMA, splits=1, watch="1h")
+    assert read(source).rows == [{"n": 1, "word": "x"}]
+
+
+def test_of_columns_that_are_not_used_only_the_shape_of_their_line_is_checked(tmp_path: Path) -> None:
+    data = b'{"n": 1, "word": 5}\n{"n": 2, "word": }\n{"n": 3, "word": "\\x"}\n{"n": 4, "word": "x"\n{"n": 5}\n'
+    seen = json_of(tmp_path, data, "n bigint not null, word string not null", columns=("n",))
+    assert seen.rows == [{"n": 1}, {"n": 5}]
+    assert len(seen.bad) == 3
+    (tmp_path / "a.csv").write_bytes(b"n,x\n1,one\n2\n3,\n")
+    seen = read(sources.files(tmp_path / "a.csv", schema="n bigint, x double not null", splits=1), columns=("n",))
+    assert seen.rows == [{"n": 1}, {"n": 3}]
+    assert len(seen.bad) == 1
 
 
 def test_of_a_field_that_stands_twice_the_last_counts(tmp_path: Path) -> None:

@@ -190,6 +190,11 @@ def test_a_function_reads_only_the_fields_of_the_class_it_takes() -> None:
     assert plan.reads[0].columns == ("s",)
 
 
+def test_a_filter_passes_on_only_the_columns_that_are_used_behind_it() -> None:
+    plan = planned(lambda p, s: s.filter("i > 0").filter("j > 0").select("k").write(Collect()) and None)
+    assert [op.columns for op in plan.stages[0].ops if op.kind == "filter"] == [("k", "j"), ("k",)]
+
+
 def shouted(said: SaidText) -> str:
     return (said.s or "").upper()
 

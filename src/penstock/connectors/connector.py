@@ -27,6 +27,7 @@ import pyarrow as pa
 __all__ = [
     "BadRecord",
     "Began",
+    "Bound",
     "Chunk",
     "Committer",
     "Json",
@@ -76,13 +77,30 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """What a column of every useful row meets: `comparison` is one of = < <= > >=, and `value` is of the column's type."""
+
+    column: str
+    comparison: str
+    value: Any
+
+    def text(self) -> str:
+        """For explain()."""
+        return f"{self.column} {self.comparison} {self.value!r}"
+
+
+@dataclass(frozen=True, slots=True)
 class SourceContext:
-    """Where a reader lives. `job_dir` is the job's own folder (journals); `columns` are those the pipeline uses, in schema order."""
+    """Where a reader lives. `job_dir` is the job's own folder (journals); `columns` are those the pipeline uses, in schema order.
+
+    Rows that do not meet all `bounds` are filtered out by the pipeline: a reader may leave them out, all, some or none.
+    """
 
     name: str
     job_dir: Path
     columns: tuple[str, ...]
     began: Began | None = None  # None: with this very reader
+    bounds: tuple[Bound, ...] = ()
 
 
 class Reader(abc.ABC):
@@ -120,6 +138,7 @@ class Source(abc.ABC):
     schema: pa.Schema
     bounded: bool = False
     replayable: bool = True
+    skips: bool = False  # whether readers make use of bounds
 
     @abc.abstractmethod
     def splits(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from penstock.connectors.connector import Chunk, Json, Reader, Source, SourceContext
+from penstock.connectors.connector import Bound, Chunk, Json, Reader, Source, SourceContext
 from penstock.connectors.csvlines import CsvLines, header_names
 from penstock.connectors.fileformat import FileReader, pick
 from penstock.connectors.jsonlines import JsonLines
@@ -59,9 +59,11 @@ class Files(Source):
     header: bool
     bounded: bool = field(init=False)
     replayable: bool = field(init=False, default=True)
+    skips: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bounded", self.watch_us is None)
+        object.__setattr__(self, "skips", self.format == "parquet")
 
     def splits(self) -> tuple[str, ...]:
         return tuple(str(lane) for lane in range(self.lanes))
@@ -79,12 +81,12 @@ class Files(Source):
             found = [name for name in found if _format_of(name) == self.format]
         return [name for name in found if xxhash.xxh64_intdigest(name.encode()) % self.lanes == lane]
 
-    def read(self, name: str, offset: Json, columns: tuple[str, ...]) -> FileReader:
+    def read(self, name: str, offset: Json, columns: tuple[str, ...], bounds: tuple[Bound, ...] = ()) -> FileReader:
         """One file from an offset."""
         path = Path(self.folder, name)
         wanted = pick(self.schema, columns)
         if self.format == "parquet":
-            return ParquetReader(path, name, offset, wanted)
+            return ParquetReader(path, name, offset, wanted, bounds)
         decoder: Callable[[bytes | None], LineDecoder]
         if self.format == "csv":
             decoder = functools.partial(_csv_decoder, wanted, self.schema.names, name)
@@ -211,6 +213,7 @@ class _Lane(Reader):
         self.source = source
         self.lane = lane
         self.columns = context.columns
+        self.bounds = context.bounds
         self.done: Mapping[str, int] = {}
         self.name: str | None = None
         self.file: FileReader | None = None
@@ -269,7 +272,7 @@ class _Lane(Reader):
 
     def _open(self, name: str, offset: Json) -> None:
         try:
-            self.file = self.source.read(name, offset, self.columns)
+            self.file = self.source.read(name, offset, self.columns, self.bounds)
         except FileNotFoundError as error:
             raise StorageError(
                 f"{name!r} is gone from {self.source.folder}, and {'half of it' if offset else 'it'} was not read yet"

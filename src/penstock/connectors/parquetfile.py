@@ -2,12 +2,15 @@
 
 1. Only the wanted columns are read. A column the file lacks is an error of the file; a column of another type is
    converted if nothing is lost.
-2. A row with null where the schema says "not null" is a bad record. Parquet has no other kind: a file that cannot be
+2. Row groups that hold no row within the bounds, by their own statistics, are not read.
+3. A row with null where the schema says "not null" is a bad record. Parquet has no other kind: a file that cannot be
    decoded is an error.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.connectors.connector import BadRecord, Json
+from penstock.connectors.connector import BadRecord, Bound, Json
 from penstock.connectors.fileformat import FileReader, Piece
 from penstock.errors import CorruptError, StorageError
 
 __all__ = ["ParquetReader", "file_schema"]
 
 SAMPLE_CHARS = 1_000
+COMPARISONS = {"=": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
 def file_schema(path: Path) -> pa.Schema:
@@ -35,9 +39,10 @@ def file_schema(path: Path) -> pa.Schema:
 class ParquetReader(FileReader):
     """Rows of one Parquet file. One row group is in memory at a time."""
 
-    def __init__(self, path: Path, name: str, offset: Json, schema: pa.Schema) -> None:
+    def __init__(self, path: Path, name: str, offset: Json, schema: pa.Schema, bounds: tuple[Bound, ...] = ()) -> None:
         self.name = name
         self._schema = schema
+        self._bounds = bounds
         self._size = path.stat().st_size
         self._file: pq.ParquetFile | None = None
         group, row = offset or (0, 0)
@@ -45,6 +50,7 @@ class ParquetReader(FileReader):
         self._row = int(row)
         self._batch: pa.RecordBatch | None = None  # the group's rows
         self._groups = 0
+        self._useful: frozenset[int] = frozenset()  # groups that may hold rows within the bounds
         if self._size:  # an empty file has no rows rather than no footer
             self._open(path)
 
@@ -60,7 +66,8 @@ class ParquetReader(FileReader):
                 raise StorageError(f"{self.name!r} has no column {name!r}. Its columns: {', '.join(have)}")
         if self._group > self._groups:
             raise StorageError(f"{self.name!r} was read up to row group {self._group} and has {self._groups}: it was changed")
-        self._skip_empty_groups()
+        self._useful = useful_groups(self._file, path, self._bounds, self._schema)
+        self._skip_groups()
 
     @property
     def offset(self) -> Json:
@@ -85,17 +92,16 @@ class ParquetReader(FileReader):
         self._row += batch.num_rows
         if self._row >= self._batch.num_rows:
             self._group, self._row, self._batch = group + 1, 0, None
-            self._skip_empty_groups()
+            self._skip_groups()
         return self._without_nulls(batch, group, first)
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
-    def _skip_empty_groups(self) -> None:
-        assert self._file is not None
-        while self._group < self._groups and not self._file.metadata.row_group(self._group).num_rows:
-            self._group += 1
+    def _skip_groups(self) -> None:
+        while self._group < self._groups and self._group not in self._useful:
+            self._group, self._row = self._group + 1, 0
 
     def _read_group(self) -> pa.RecordBatch:
         assert self._file is not None
@@ -136,6 +142,26 @@ class ParquetReader(FileReader):
         if not good.num_rows:
             return Piece(None, records)
         return Piece(pa.RecordBatch.from_arrays(good.columns, schema=self._schema), records)
+
+
+def useful_groups(file: pq.ParquetFile, path: Path, bounds: tuple[Bound, ...], schema: pa.Schema) -> frozenset[int]:
+    """The row groups that have rows, and whose statistics allow for some within the bounds."""
+    groups = frozenset(group for group in range(file.num_row_groups) if file.metadata.row_group(group).num_rows)
+    own = file.schema_arrow
+    # Values that are converted on reading may compare differently before it.
+    conditions = [
+        COMPARISONS[bound.comparison](pc.field(bound.column), pa.scalar(bound.value, own.field(bound.column).type))
+        for bound in bounds
+        if own.field(bound.column).type == schema.field(bound.column).type
+    ]
+    if not conditions:
+        return groups
+    import pyarrow.dataset as ds  # takes its time, and most pipelines do without
+    from pyarrow.fs import LocalFileSystem
+
+    fragment = ds.ParquetFileFormat().make_fragment(str(path), LocalFileSystem())
+    found = fragment.subset(filter=functools.reduce(operator.and_, conditions), schema=own)
+    return groups & {group.id for group in found.row_groups}
 
 
 def _unreadable(name: str, error: Exception) -> CorruptError:

@@ -4,13 +4,15 @@ Read in this order: `nodes` (what was written), `promote` and `resolve` (what it
 `rowwise`, `casts`, `kernels` and `evaluate` (how it is computed, and which rows are bad). Then aggregates:
 `aggregates` (what there is), `accumulators` (how they are computed in pieces), `build` (which pieces each has):
 `folds`, `slots`, `sketches`, `udaf`, and for rows that can be taken back `signed` and `multiset`. `expressions` is the
-part users hold; `sql` reads the same trees from text; `udf` puts Python functions into them.
+part users hold; `sql` reads the same trees from text; `udf` puts Python functions into them. `comparing` tells what a condition
+compares.
 """
 
 from __future__ import annotations
 
 from penstock.expr.accumulators import CHANGE, ROWS, Accumulators
 from penstock.expr.aggregates import Aggregate, SumOverflow, count
+from penstock.expr.comparing import comparisons
 from penstock.expr.evaluate import Evaluated, Evaluator, compile, evaluate
 from penstock.expr.expressions import (
     Expr,
@@ -44,6 +46,7 @@ __all__ = [
     "UserAggregate",
     "coalesce",
     "col",
+    "comparisons",
     "compile",
     "concat",
     "count",

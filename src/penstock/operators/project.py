@@ -52,14 +52,15 @@ class Project(Operator):
 
 
 class Filter(Operator):
-    """Keep the rows for which a condition is true (not false, not null).
+    """Keep the rows for which a condition is true (not false, not null), and of them the `columns` that are used further on.
 
     Of rows that replace earlier ones (`deletes`), one that is not kept deletes its predecessor instead.
     """
 
-    def __init__(self, name: str, condition: Expr, errors: Errors, *, deletes: bool = False) -> None:
+    def __init__(self, name: str, condition: Expr, errors: Errors, columns: Sequence[str], *, deletes: bool = False) -> None:
         super().__init__(name)
         self._condition, self._errors, self._deletes = Evaluator(condition), errors, deletes
+        self._columns = frozenset(columns)
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Evaluate and filter."""
@@ -71,7 +72,10 @@ class Filter(Operator):
         if self._deletes:
             yield MAIN, with_deletes(batch, np.asarray(pc.fill_null(result.values, False)), bad)
         else:
-            yield MAIN, batch.filter(result.values, null_selection_behavior="drop")
+            # What only the condition reads is not worth copying. One column stays in any case, to count rows by.
+            passed = [name for name in batch.schema.names if name in self._columns or name.startswith("__")]
+            passed = passed or batch.schema.names[:1]
+            yield MAIN, batch.select(passed).filter(result.values, null_selection_behavior="drop")
 
 
 class Union(Operator):

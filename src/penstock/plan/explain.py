@@ -51,4 +51,5 @@ def node_lines(nodes: list[Node]) -> list[str]:
 def op_text(op: Op) -> str:
     """One line for an operator of the physical plan."""
     decoded = f" columns {', '.join(op.columns)}" if op.kind == "source" else ""
-    return f"{op.kind} {op.name}{decoded}"
+    skipped = f" where {' and '.join(bound.text() for bound in op.bounds)}" if op.bounds else ""
+    return f"{op.kind} {op.name}{decoded}{skipped}"

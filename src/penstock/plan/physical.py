@@ -20,12 +20,15 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from penstock.connectors.connector import Bound
 from penstock.errors import PlanError
+from penstock.plan.bounds import source_bounds
 from penstock.plan.keyed import Keyed, Stateful
 from penstock.plan.logical import (
     DEAD_SCHEMA,
     AssignTime,
     DeadLetters,
+    Filter,
     Node,
     Port,
     Project,
@@ -73,7 +76,9 @@ class Op:
     kind: str
     name: str
     node: Node
-    columns: tuple[str, ...] = ()  # of a source: what to decode; of a projection: what to make; of a keyed step: what it gets
+    columns: tuple[str, ...] = ()  # of a source: what to decode; of a projection: what to make; of a filter: what to pass on;
+    # of a keyed step: what it gets
+    bounds: tuple[Bound, ...] = ()  # of a source: what the rows have in common that are not dropped at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +211,8 @@ def lower(nodes: tuple[Node, ...], needed: Needed) -> tuple[list[Op], list[Link]
     made: dict[int, tuple[int, str]] = {}  # node -> (operator, port) its rows leave by
     late_read = {id(node.input) for node in nodes if isinstance(node, Port) and node.port.startswith("late")}
 
-    def add(kind: str, node: Node, name: str, columns: Sequence[str] = ()) -> int:
-        ops.append(Op(len(ops), kind, name, node, tuple(columns)))
+    def add(kind: str, node: Node, name: str, columns: Sequence[str] = (), bounds: Sequence[Bound] = ()) -> int:
+        ops.append(Op(len(ops), kind, name, node, tuple(columns), tuple(bounds)))
         return len(ops) - 1
 
     def lower_keyed(node: Keyed) -> int:
@@ -234,11 +239,12 @@ def lower(nodes: tuple[Node, ...], needed: Needed) -> tuple[list[Op], list[Link]
             made[id(node)] = (lower_keyed(node), "main")
         else:
             used = needed[id(node)]["main"]
-            columns = [f for f in node.schema.names if f in used] if isinstance(node, Read) else []
+            columns = [f for f in node.schema.names if f in used] if isinstance(node, Read | Filter) else []
+            bounds = source_bounds(node, nodes) if isinstance(node, Read) else ()
             if isinstance(node, Project):
                 columns = [name for name, _ in node.kept(used)]
             inputs = dead_outputs(ops) if isinstance(node, DeadLetters) else [made[id(input)] for input in node.inputs]
-            target = add(node.kind, node, getattr(node, "name", "") or f"{node.kind}-{len(ops)}", columns)
+            target = add(node.kind, node, getattr(node, "name", "") or f"{node.kind}-{len(ops)}", columns, bounds)
             links += [Link(source, port, target) for source, port in inputs]
             made[id(node)] = (target, "main")
     return ops, links, exchanges

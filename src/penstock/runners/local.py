@@ -187,10 +187,11 @@ def assign_splits(seat: Seat, conductor: Conductor, start: StartPoint) -> None:
     if not seat.has_sources:
         return
     splits = [s for op in task.stage.sources for s in start.assigned(op, task.site.index, conductor.parallelism)]
-    columns = {op.name: op.columns for op in task.stage.sources}
+    ops = {op.name: op for op in task.stage.sources}
 
     def open_reader(source: str, split: str, position: Any) -> Reader:
-        context = SourceContext(source, conductor.job_dir, columns[source])
+        op = ops[source]
+        context = SourceContext(source, conductor.job_dir, op.columns, bounds=op.bounds)
         return source_of(conductor.plan, source).open(split, position, context)
 
     open_readers(seat, splits, open_reader, conductor.clock(), start.silence)

@@ -110,7 +110,7 @@ def project_op(op: Op, stage: Stage, site: Site) -> Operator:
 def filter_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
     assert isinstance(node, logical.Filter)
-    return project.Filter(op.name, node.condition, op_errors(op), deletes=node.changes == "update")
+    return project.Filter(op.name, node.condition, op_errors(op), op.columns, deletes=node.changes == "update")
 
 
 def split_op(op: Op, stage: Stage, site: Site) -> Operator:

@@ -108,7 +108,8 @@ class Probes:
             self.forget(key)
             op = self._ops[split.source]
             assert isinstance(op.node, Read)
-            reader = op.node.source.open(split.split, split.position, SourceContext(op.name, self._job_dir, op.columns, began))
+            context = SourceContext(op.name, self._job_dir, op.columns, began, op.bounds)
+            reader = op.node.source.open(split.split, split.position, context)
             self._open[key] = (split.position, reader)
         reader = self._open[key][1]
         # Readers may answer "perhaps" with yes; polling settles it. What is polled here is read again by a task.

@@ -462,7 +462,8 @@ class EpochTask:
                 op = mine[split.assigned.source]
                 assert isinstance(op.node, ReadNode)
                 if not split.assigned.ended:
-                    context = SourceContext(op.name, self._facts.job_dir, op.columns, replace(split.began, now_us=order.now))
+                    began = replace(split.began, now_us=order.now)
+                    context = SourceContext(op.name, self._facts.job_dir, op.columns, began, op.bounds)
                     reader = op.node.source.open(split.assigned.split, split.assigned.position, context)
                     self._splits.append(self._open(split, reader))
             yield from self._poll_all()

@@ -1,0 +1,257 @@
+"""Lines of JSON that differ in their values only, decoded all at once.
+
+Programs write JSON with the same fields in the same order and the same spaces on every line. Such lines have a **template**:
+constant texts with a value between each two.
+
+    {"user":"ann","price":3,"tags":["x"]}
+    --------###---------#---------#---      constant texts (-) and values (#)
+
+A template is learned from one line, which is read by the standard library's parser. Another line fits it if its bytes are exactly
+the constant texts, in order, with a valid value in each place. Then it is the first line with other values, so it is JSON, and its
+fields are where the template says. Nothing else is assumed: a line that fits no template is for the exact decoder.
+
+1. The quotes of all lines are found at once, and a value is looked for where the template has it, counted in quotes: each text lies
+   between two quotes, each number between the quote before it and the one behind it (or the end of the line).
+2. A text is valid if it holds no quote (it lies between two that follow each other), no backslash, no control character, and is
+   UTF-8. Lines with backslashes and control characters are never tried; UTF-8 is the caller's business.
+3. In the place of a number, `true`, `false` or `null` any of these may stand.
+4. Only values of wanted columns are made into Arrow arrays; the others are checked where they stand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.connectors.linemarks import Lines, Marks, Places
+
+__all__ = ["Template"]
+
+WORD_BYTES = 8
+
+_STRUCTURE = rb"[ :,{}\[\]]*"
+_BETWEEN_TEXTS = re.compile(rb"(%b)(?:(-?\d[\d.eE+-]*|true|false|null)(%b))?" % (_STRUCTURE, _STRUCTURE))
+_INTEGER = r"^-?(0|[1-9][0-9]*)$"
+_NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
+_WORDS = ["true", "false", "null"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value's place: from `before` bytes behind one mark to `behind` bytes before the next."""
+
+    column: str | None  # None: not wanted
+    text: bool
+    mark: int
+    before: int
+    behind: int
+
+
+class Template:
+    """What lines have in common. `learn` makes it."""
+
+    def __init__(self, constants: list[bytes], values: list[_Value], marks: int, schema: pa.Schema) -> None:
+        assert len(constants) == len(values) + 1, "a constant text before, between and behind values"
+        self._schema = schema
+        self._quotes = marks - 2
+        # A constant text reaches from where a value ends, or the line's start, to where the next starts, or the line's end.
+        from_marks = [0, *(value.mark + 1 for value in values)]
+        from_bytes = [0, *(-value.behind for value in values)]
+        to_marks = [*(value.mark for value in values), marks - 1]
+        to_bytes = [*(value.before for value in values), 0]
+        self._from, self._to = np.array(from_marks), np.array(to_marks)
+        self._between = np.array([len(c) + a - b for c, a, b in zip(constants, from_bytes, to_bytes)])
+        words = [
+            (mark, byte + at, word, mask)
+            for constant, mark, byte in zip(constants, from_marks, from_bytes)
+            for at, word, mask in _words(constant, first=mark == 0)
+        ]
+        self._word_marks, self._word_bytes = np.array([word[0] for word in words]), np.array([word[1] for word in words])
+        self._words = np.array([word[2] for word in words], np.uint64)
+        self._masks = np.array([word[3] for word in words], np.uint64)
+        # Values that are looked at: the wanted ones, and what is no text.
+        self._values = [value for value in values if value.column is not None or not value.text]
+        self._value_marks = np.array([mark for value in self._values for mark in (value.mark, value.mark + 1)], np.int64)
+        self._value_bytes = np.array([byte for value in self._values for byte in (value.before, -value.behind)], np.int64)
+
+    @staticmethod
+    def learn(line: bytes, schema: pa.Schema) -> Template | None:
+        """The template of a line without backslashes and control characters; None if it has none that would serve `schema`."""
+        try:
+            if not isinstance(json.loads(line.decode()), dict):
+                return None
+        except (ValueError, RecursionError):
+            return None
+        parts = line.split(b'"')
+        between, texts = parts[0::2], parts[1::2]
+        constants: list[bytes] = []
+        values: list[_Value] = []
+        keys: list[str] = []
+        depth = 0
+        constant = b""
+        for number, structure in enumerate(between):
+            found = _BETWEEN_TEXTS.fullmatch(structure)
+            if found is None:
+                return None
+            left, scalar, right = found.groups()
+            constant += left
+            depth += _opened(left)
+            if scalar is not None:
+                values.append(_Value(keys[-1] if depth == 1 else None, False, 2 * number, len(left) + 1, len(right)))
+                constants.append(constant)
+                constant = right
+                depth += _opened(right)
+            if number == len(texts):
+                break
+            constant += b'"'
+            if between[number + 1].lstrip(b" ").startswith(b":"):
+                constant += texts[number]
+                if depth == 1:
+                    keys.append(texts[number].decode())
+            else:
+                values.append(_Value(keys[-1] if depth == 1 else None, True, 2 * number + 1, 1, 0))
+                constants.append(constant)
+                constant = b""
+            constant += b'"'
+        constants.append(constant)
+        values = [value if value.column in schema.names else replace(value, column=None) for value in values]
+        if not texts or len(set(keys)) < len(keys) or not _serves(schema, keys, values) or _too_short(constants, values):
+            return None
+        return Template(constants, values, 2 * len(texts) + 2, schema)
+
+    def decode(self, block: Lines, lines: Places) -> tuple[Places, pa.RecordBatch]:
+        """Those of these lines that fit, and their rows. Raises ArrowInvalid if a value fits JSON, but not its column."""
+        lines, marks = block.marks(lines, self._quotes)
+        places = marks.take(self._value_marks, axis=1) + self._value_bytes  # start and end of each value
+        wrong = _any(marks.take(self._to, axis=1) - marks.take(self._from, axis=1) != self._between)
+        wrong |= _any(places[:, 1::2] < places[:, 0::2])
+        if wrong.any():
+            lines, marks, places = lines[~wrong], marks[~wrong], places[~wrong]
+        if not len(lines):
+            return lines, pa.RecordBatch.from_pylist([], schema=self._schema)
+        # There is just as much room between values as the constant texts take. Are they there? Eight bytes at a time, as numbers.
+        there = np.ndarray((len(block.chars) - WORD_BYTES + 1,), "<u8", block.block, 0, (1,))
+        found = there[marks.take(self._word_marks, axis=1) + self._word_bytes]
+        found ^= self._words
+        found &= self._masks
+        fits = ~_any(found != 0)
+        texts = _texts(block.block, places)
+        for value, text, start, end in zip(self._values, texts, places.T[0::2], places.T[1::2]):
+            if not value.text:
+                field = None if value.column is None else self._schema.field(value.column)
+                fits &= _valid(text, (block.chars[start] == ord("0")) & (end - start > 1), field)
+        if not fits.all():
+            mask = pa.array(fits)
+            lines, texts = lines[fits], [text.filter(mask) for text in texts]
+        made = {v.column: _array(text, v, self._schema.field(v.column)) for v, text in zip(self._values, texts) if v.column}
+        arrays = [made[field.name] if field.name in made else pa.nulls(len(lines), field.type) for field in self._schema]
+        return lines, pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _words(constant: bytes, *, first: bool) -> Iterator[tuple[int, int, int]]:
+    """A text in pieces of eight bytes, as numbers: where each stands in it, which it is, and which of its bits count.
+
+    The last piece may overlap the one before. Of a shorter text the number has also bytes that stand before it, or behind it if the
+    line starts with it; they do not count.
+    """
+    more = WORD_BYTES - len(constant)
+    if more > 0:
+        padded, mask = constant.rjust(WORD_BYTES, b"\0"), (b"\xff" * len(constant)).rjust(WORD_BYTES, b"\0")
+        if first:
+            padded, mask = constant.ljust(WORD_BYTES, b"\0"), (b"\xff" * len(constant)).ljust(WORD_BYTES, b"\0")
+        yield 0 if first else -more, int.from_bytes(padded, "little"), int.from_bytes(mask, "little")
+        return
+    for at in sorted({*range(0, -more, WORD_BYTES), -more}):
+        yield at, int.from_bytes(constant[at : at + WORD_BYTES], "little"), (1 << 64) - 1
+
+
+def _too_short(constants: list[bytes], values: list[_Value]) -> bool:
+    """Whether eight bytes that end with a constant text, other than the first, could begin before the line."""
+    least = len(constants[0])
+    for constant, value in zip(constants[1:], values):
+        least += len(constant) + (not value.text)
+        if least < WORD_BYTES:
+            return True
+    return False
+
+
+def _any(wrong: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Which rows have any. Mostly none has, which is found out much faster."""
+    none = np.zeros(len(wrong), bool)
+    return np.any(wrong, axis=1, out=none) if wrong.any() else none
+
+
+def _opened(structure: bytes) -> int:
+    """How much deeper the nesting is behind these brackets."""
+    return structure.count(b"{") + structure.count(b"[") - structure.count(b"}") - structure.count(b"]")
+
+
+def _serves(schema: pa.Schema, keys: list[str], values: list[_Value]) -> bool:
+    """Whether every column is made from one value, of a kind that is known here, or stands nowhere and may be null."""
+    places: dict[str, list[bool]] = {}
+    for value in values:
+        if value.column is not None:
+            places.setdefault(value.column, []).append(value.text)
+    for field in schema:
+        kinds = places.get(field.name, [])
+        if field.name not in keys:
+            if not field.nullable:
+                return False
+        elif len(kinds) != 1 or not (_from_text(field.type) if kinds[0] else _from_scalar(field.type)):
+            return False
+    return True
+
+
+def _from_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def _from_scalar(kind: pa.DataType) -> bool:
+    numeric = pa.types.is_signed_integer(kind) or kind in (pa.float32(), pa.float64())
+    return bool(numeric or pa.types.is_boolean(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us"))
+
+
+def _texts(block: bytes, places: Marks) -> list[pa.Array]:
+    """The texts that start and end at these places, a row for each line: a column for each two.
+
+    Places only ever grow, from value to value and from line to line. So they are the offsets of one array in which each second text
+    is a value.
+    """
+    lines, count = places.shape
+    offsets = np.append(places.astype(np.int32), np.int32(len(block)))
+    every = pa.StringArray.from_buffers(lines * count, pa.py_buffer(offsets), pa.py_buffer(block))
+    rows = np.arange(lines, dtype=np.int32) * np.int32(count)
+    return [pc.take(every, pa.array(rows + np.int32(column)), boundscheck=False) for column in range(0, count, 2)]
+
+
+def _valid(texts: pa.Array, zero_first: npt.NDArray[np.bool_], field: pa.Field | None) -> npt.NDArray[np.bool_]:
+    """Which of these, found outside quotes, are values of JSON and, if they are wanted, of the kind their column needs."""
+    if field is not None and pa.types.is_boolean(field.type):
+        return np.asarray(pc.is_in(texts, pa.array(_WORDS if field.nullable else _WORDS[:2])))
+    # Mostly these are digits alone, which is found out ten times faster than by the pattern.
+    if pc.all(pc.ascii_is_decimal(texts)).as_py() and not zero_first.any():
+        return np.ones(len(texts), bool)
+    if field is None:
+        return np.asarray(pc.or_(pc.match_substring_regex(texts, _NUMBER), pc.is_in(texts, pa.array(_WORDS))))
+    valid = pc.match_substring_regex(texts, _NUMBER if pa.types.is_floating(field.type) else _INTEGER)
+    return np.asarray(pc.or_(valid, pc.equal(texts, "null")) if field.nullable else valid)
+
+
+def _array(texts: pa.Array, value: _Value, field: pa.Field) -> pa.Array:
+    """The values of a column, converted as the exact decoder does it."""
+    if value.text:
+        return texts if texts.type == field.type else texts.cast(field.type)
+    if field.nullable and pc.any(null := pc.equal(texts, "null")).as_py():
+        texts = pc.if_else(null, None, texts)
+    if pa.types.is_boolean(field.type):
+        return pc.equal(texts, "true")
+    if pa.types.is_timestamp(field.type):
+        return texts.cast(pa.int64()).cast(field.type)
+    return texts.cast(field.type)
