@@ -1,7 +1,7 @@
 """JSON lines from memory, as a client of a broker would hand them over: files mapped into memory, in blocks of whole lines.
 
-The peers read the same mapped files line by line. The decoder is the one that `sources.files` uses. Split s has every second file,
-beginning with file s.
+The peers read the same mapped files line by line. Decoder, blocks and batches are those of `sources.files`. Split s has every second
+file, beginning with file s.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from benchmarks import sampler
 from penstock.connectors.adevents import AD_EVENT
 from penstock.connectors.connector import Chunk, Json, Reader, Source, SourceContext
 from penstock.connectors.jsonlines import JsonLines
+from penstock.connectors.lines import BLOCK_BYTES, PIECE_BYTES
 
 SPLITS = 2
-BLOCK_BYTES = 4 << 20  # as `sources.files` reads
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,19 @@ class MemoryLinesReader(Reader):
         self.end = 0  # of the block that `batch` is
 
     def poll(self, rows_max: int) -> Chunk | None:
-        if self.file == len(self.files):
-            return Chunk(None, self._position(), ended=True)
+        pieces: list[pa.RecordBatch] = []
+        rows = 0
+        while rows < rows_max and len(pieces) < PIECE_BYTES // BLOCK_BYTES and self.file < len(self.files):
+            pieces.append(self._piece(rows_max - rows))
+            rows += pieces[-1].num_rows
+        batch = pa.concat_batches(pieces) if pieces else None
+        return Chunk(batch, self._position(), ended=self.file == len(self.files))
+
+    def backlog(self) -> bool:
+        return self.file < len(self.files)
+
+    def _piece(self, rows_max: int) -> pa.RecordBatch:
+        """Rows of one block."""
         if self.batch is None:
             self.batch = self._next_block()
         rows = self.batch.slice(self.taken, rows_max)
@@ -66,10 +77,7 @@ class MemoryLinesReader(Reader):
             assert self.mapped is not None
             if self.offset == len(self.mapped):
                 self.file, self.offset, self.mapped = self.file + 1, 0, None
-        return Chunk(rows, self._position(), ended=self.file == len(self.files))
-
-    def backlog(self) -> bool:
-        return self.file < len(self.files)
+        return rows
 
     def _next_block(self) -> pa.RecordBatch:
         if self.mapped is None:

@@ -68,7 +68,8 @@ def test_ads_in_json_lines_are_counted_right(case: str, tmp_path: Path) -> None:
     assert run.verified, run.note
 
 
-def test_lines_from_memory_go_on_where_they_were_read_up_to(tmp_path: Path) -> None:
+def test_lines_from_memory_go_on_where_they_were_read_up_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memorylines, "BLOCK_BYTES", 2_000)  # a few lines: batches are of several blocks
     workload.write_json(tmp_path, 4, 100)
     source = memorylines.MemoryLines(tmp_path)
     context = SourceContext("lines", tmp_path, ("at",))
