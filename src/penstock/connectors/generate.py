@@ -4,7 +4,8 @@
 position is just a count, and reading from it again gives the same rows.
 
 1. Row i of split s has the number `i * splits + s`: together the splits hold 0, 1, 2, … once each.
-2. If `make` takes a parameter `columns`, it is told which columns are used and need not compute the others.
+2. If `make` takes a parameter `columns`, it is told which columns are used and need not compute the others. Texts of which there
+   are few it may give as an Arrow dictionary: each text once, and a number per row.
 3. `rate` is rows per second over all splits, by the clock since the reader opened. What is due is given out; nothing
    is ever waited for. After a restart the rate starts anew: time in which nothing ran is not made up for.
 """
@@ -128,13 +129,15 @@ class _GenerateReader(Reader):
             if each.name not in have:
                 raise ConfigError(f"source {self.source.name!r}: make gave no column {each.name!r}, but {', '.join(have)}")
             arrays.append(_array(made[each.name], each, count, self.source.name))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        fields = [each.with_type(array.type) for each, array in zip(self.schema, arrays)]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def _array(values: Any, each: pa.Field, count: int, name: str) -> pa.Array:
     try:
         array = values if isinstance(values, pa.Array) else pa.array(values)
-        if array.type != each.type:
+        encoded = pa.types.is_dictionary(array.type) and array.type.value_type == each.type
+        if array.type != each.type and not encoded:
             array = array.cast(each.type)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise ConfigError(f"source {name!r}: column {each.name!r} is not {each.type}: {error}") from error

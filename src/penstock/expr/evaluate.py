@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 
 from penstock.errors import PlanError
 from penstock.expr.casts import cast
+from penstock.expr.encoded import once_per_value
 from penstock.expr.kernels import KERNELS, broadcast
-from penstock.expr.nodes import Node
+from penstock.expr.nodes import Column, Node, columns_of
 from penstock.expr.promote import Typed
 from penstock.expr.resolve import resolve
 from penstock.expr.rowwise import Evaluated, either
@@ -56,12 +57,33 @@ class Evaluator:
         self._expr = expr
         self._schema: pa.Schema | None = None
         self._run: Compiled | None = None
+        self._encoded: tuple[str, Callable[[pa.Array], Evaluated]] | None = None
 
     def __call__(self, batch: pa.RecordBatch) -> Evaluated:
         """The value for each row."""
         if self._run is None or not batch.schema.equals(self._schema):
             self._schema, self._run = batch.schema, compile(self._expr, batch.schema)
+            self._encoded = _of_values(self._expr, batch.schema)
+        if self._encoded is not None:
+            name, of_values = self._encoded
+            found = once_per_value(batch.column(name), of_values)
+            if found is not None:
+                return found
         return self._run(batch)
+
+
+def _of_values(expr: Any, schema: pa.Schema) -> tuple[str, Callable[[pa.Array], Evaluated]] | None:
+    """For an expression of one column that is a dictionary: that column, and what evaluates its values."""
+    names = columns_of(node_of(expr))
+    if len(names) != 1 or isinstance(node_of(expr), Column):
+        return None
+    (name,) = names
+    if name not in schema.names or not pa.types.is_dictionary(schema.field(name).type):
+        return None
+    field = schema.field(name)
+    plain = pa.schema([field.with_type(field.type.value_type)])
+    run = compile(expr, plain)
+    return name, lambda values: run(pa.RecordBatch.from_arrays([values], schema=plain))
 
 
 def compile(expr: Any, schema: pa.Schema) -> Compiled:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.expr.encoded import numbers_of
 from penstock.expr.folds import Slot, as_slot, fold
 from penstock.expr.ordering import groupable
 from penstock.expr.segments import Segments
@@ -40,7 +41,9 @@ def group_and_list(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> tupl
 
 def _group(keys: Keys, folds: list[tuple[Slot, Any]], rows: int, *, listed: bool) -> tuple[pa.RecordBatch, pa.ListArray | None]:
     key_columns = [f"key{index}" for index in range(len(keys))] or ["all"]
-    columns = [groupable(column) for _, column in keys] or [pa.nulls(rows, pa.int8())]
+    encoded = [numbers_of(column) if pa.types.is_dictionary(column.type) else None for _, column in keys]
+    columns = [groupable(column) if each is None else each[0] for (_, column), each in zip(keys, encoded)]
+    columns = columns or [pa.nulls(rows, pa.int8())]
     names = list(key_columns)
     requests: dict[str, tuple[Any, ...]] = {}
     readers: list[Callable[[pa.Table], pa.Array]] = []
@@ -54,7 +57,7 @@ def _group(keys: Keys, folds: list[tuple[Slot, Any]], rows: int, *, listed: bool
         columns.append(prepared)
         requests[f"in{index}"] = (f"in{index}", function, options)
         readers.append(_reader(f"in{index}_{function}", slot, read))
-    as_they_are = all(ours is theirs for ours, (_, theirs) in zip(columns, keys))
+    as_they_are = all(each is not None or ours is theirs for ours, (_, theirs), each in zip(columns, keys, encoded))
     if listed or not as_they_are:
         names.append("row")
         columns.append(pa.array(np.arange(rows)))
@@ -63,12 +66,13 @@ def _group(keys: Keys, folds: list[tuple[Slot, Any]], rows: int, *, listed: bool
     table = pa.Table.from_arrays(columns, names=names)
     grouped = table.group_by(key_columns, use_threads=False).aggregate(list(requests.values()))
     if as_they_are:
-        arrays = [one_array(grouped.column(name)) for name in key_columns[: len(keys)]]
+        found = [one_array(grouped.column(name)) for name in key_columns[: len(keys)]]
+        arrays = [key if each is None else each[1].take(key) for key, each in zip(found, encoded)]
     else:
         first = one_array(grouped.column("row_min"))
         arrays = [column.take(first) for _, column in keys]
     arrays += [read(grouped) for read in readers]
-    fields = [field for field, _ in keys] + [slot.field for slot, _ in folds]
+    fields = [field.with_type(array.type) for (field, _), array in zip(keys, arrays)] + [slot.field for slot, _ in folds]
     lists = one_array(grouped.column("row_list")) if listed else None
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), lists
 
