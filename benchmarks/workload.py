@@ -184,7 +184,7 @@ def json_lines(number: npt.NDArray[np.int64]) -> bytes:
     parts: list[object] = []
     for position, name in enumerate(AD_EVENT.names):
         quote = "" if name == "at" else '"'
-        values = events[name].cast(pa.int64()).cast(pa.string()) if name == "at" else events[name]
+        values = events[name].cast(pa.int64()).cast(pa.string()) if name == "at" else events[name].cast(pa.string())
         parts += [f'{"," if position else "{"}"{name}":{quote}', values, quote]
     lines = pc.binary_join_element_wise(*parts, "}\n", "")
     start, stop = lines.offset, lines.offset + len(lines)
