@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 SEEDS ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fast conformance sim explore soak-short bench lock clean
+.PHONY: help setup demo test check fast conformance sim explore soak-short bench bench-quick lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -50,8 +50,12 @@ explore: $(STAMP)  ## all interleavings of the protocol in the larger scope
 soak-short: $(STAMP)  ## fifty real kills in both Spark runners
 	$(PY) tests/soak/soak.py --short
 
-bench: $(STAMP)  ## throughput and latency beside plain Structured Streaming
+bench: $(STAMP)  ## throughput, latency, recovery and scaling beside Structured Streaming, Flink and Bytewax; half an hour
 	$(PY) -m benchmarks.run
+
+bench-quick: $(STAMP)  ## the same in five minutes, less certain; and tests of the peers that must be fetched
+	$(PY) -m pytest -q benchmarks
+	$(PY) -m benchmarks.run --quick
 
 lock:  ## pin the newest versions that pyproject.toml allows (needs uv)
 	uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --extra spark --extra rocksdb --extra dev \

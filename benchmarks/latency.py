@@ -12,6 +12,7 @@ in order: a count that went from 7 to 9 says which two rows were counted, and wi
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import penstock as pen
-from benchmarks import sampler
+from benchmarks import flinkpeer, processes, sampler
 from benchmarks.systems import PARALLELISM, session
 from penstock import col, count
 from penstock.connectors.connector import (
@@ -157,6 +158,16 @@ def running_count(rate: int, seconds: float, folder: Path) -> pen.Pipeline:
         .aggregate(n=count(), due=col("due").max(), name="counts")
         .write(Record(folder, rate))
     )
+
+
+def run_system(system: str, rate: int, seconds: float) -> dict[str, Any]:
+    """The case for one of the systems."""
+    if system == "flink":
+        # Java compiles what runs often: Flink is given more time for it than Penstock.
+        return flinkpeer.latency(rate, seconds, warm_s=max(WARM_S, seconds / 4))
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch, processes.watched(os.getpid()) as used:
+        found = run(rate, seconds, Path(scratch))
+    return {**found, "memory": used.memory}
 
 
 def run(rate: int, seconds: float, folder: Path, runner: pen.Runner | None = None) -> dict[str, Any]:

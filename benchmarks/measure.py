@@ -28,6 +28,8 @@ class Run:
     commits: Sequence[tuple[float, int]]
     verified: bool
     note: str = ""
+    memory: int = 0  # bytes, the most that all processes had at one moment
+    cpu_s: float = 0.0  # processor time of all of them
 
     @property
     def whole(self) -> float:
@@ -51,6 +53,8 @@ class Run:
             "steady": round(self.steady),
             "verified": self.verified,
             "note": self.note,
+            "memory": self.memory,
+            "cpu_ns": round(self.cpu_s / self.rows * 1e9),
         }
 
 
@@ -82,6 +86,8 @@ def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "steady": round(statistics.median(run["steady"] for run in runs)),
         "spread": round((max(whole) - min(whole)) / statistics.median(whole), 3),
         "commits": min(run["commits"] for run in runs),
+        "memory": max(run["memory"] for run in runs),
+        "cpu_ns": round(statistics.median(run["cpu_ns"] for run in runs)),
         "verified": all(run["verified"] for run in runs),
         "runs": list(runs),
     }

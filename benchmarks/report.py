@@ -14,12 +14,18 @@ NAMES = {
     "continuous": "Penstock Continuous",
     "microbatch": "Penstock MicroBatch",
     "structured-streaming": "Structured Streaming",
+    "flink": "Flink",
+    "flink-two-phase": "Flink, two-phase",
+    "bytewax": "Bytewax",
 }
 TITLES = {
     "generated": "Ad counts, generated rows",
+    "memory": "Ad counts, JSON lines from memory",
     "files": "Ad counts, JSON files",
+    "python": "Ad counts, JSON files, a Python function called for every event",
 }
-PEER = "structured-streaming"
+LATENCIES = ("latency-50k", "latency-500k")
+PEERS = ("structured-streaming", "flink", "flink-two-phase", "bytewax")
 BUSY = 1.0
 
 INTRODUCTION = """\
@@ -28,20 +34,54 @@ INTRODUCTION = """\
 All figures below are of one run of one command, which writes this page.
 
 The work is the Yahoo streaming benchmark's: of ad events keep the views, look up the ad's campaign (1,000 ads, 100 campaigns) and
-count per campaign in windows of ten seconds of event time. Every system gets the same Spark with two slots, and is restarted and
-warmed up first. Every count of every campaign and window was compared with a count made without any of them. *Whole* is from the
-start of the job to its last commit, *steady* leaves out the first fifth. Figures are medians; the spread is between the fastest
-and the slowest run.
+count per campaign in windows of ten seconds of event time. All systems have two slots on the same machine, one after the other, and
+are restarted and warmed up first. Every count of every campaign and window was compared with a count made without any of them.
+*Whole* is from the start of the job to its last commit, *steady* leaves out the first fifth. Figures are medians; the spread is
+between the fastest and the slowest run. *Memory* is the most that all processes of a system had at one moment, without mapped files:
+for Penstock and Structured Streaming the driver's Python, Java and all workers. So is processor time, which other work on the machine
+changes least.
+
+Peers are given the better end of every doubt. **Structured Streaming** has the same Spark, no Python per row and a broadcast join.
+**Flink** is a job in Java on the DataStream API, with object reuse, heap state and exactly-once checkpoints as often as Penstock's
+snapshots; neither its start nor its last checkpoint is counted. *Two-phase* has an operator of its own that counts in front of the
+exchange. **Bytewax** runs in two processes, without recovery; its start is not counted either.
 """
 
 LATENCY = """\
-A running count per key over 100 keys. Each row has a moment at which it is due; latency is from then to when its count is known,
-in the task that counts, after one exchange between processes. Every row is measured.
+A running count per key over 100 keys, exactly once with a snapshot every second. Each row has a moment at which it is due; latency is
+from then to when its count is known, in the task that counts, after one exchange. Every row is measured, but for those of the start.
+Flink runs with a buffer timeout of 0.
 """
 
+RECOVERY = """\
+Ad counts at 200 thousand generated events a second, a snapshot every second. One of the two worker processes gets SIGKILL at a random
+moment, again and again; a restart waits 100 ms. Afterwards every count was compared with one made from the numbers of the rows read.
+"""
+
+SCALING = """\
+How cost grows with one thing at a time. All but the first and the last are a count per key in pipelines with a snapshot every second,
+keys in no order; processor time is of all workers. Where a batch has a key many times, its rows are counted before they are sent: few
+keys make fewer updates than rows, and cost less. Every count was checked.
+"""
+CURVES = {
+    "parallelism": "Tasks: ad counts, generated events",
+    "keys": "Keys: the same rows over more of them",
+    "batch": "Batches: rows that a source hands out at a time, 100,000 keys",
+    "channels": "Channels: more tasks on two cores, 100,000 keys",
+    "state": "State: a table alone, the same number of changes between two snapshots",
+}
+UNITS = {
+    "parallelism": "ns per event on the clock",
+    "keys": "ns of processor time per row",
+    "batch": "ns of processor time per row",
+    "channels": "ns of processor time per row",
+    "state": "ms of pause per snapshot",
+}
+
 WINDOWS = """\
-Processor time in one process, no Spark. A window that overlaps 59 others beside one of the same size that overlaps none, on the same rows
-(100 keys, 100 thousand rows per second of event time); and a million sessions that stay open beside ten thousand, each key in turn.
+Processor time in one process, no Spark. A window that overlaps 59 others beside one of the same size that overlaps none, on the same
+rows (100 keys; a million rows per second of event time, and a hundred thousand: fewer rows share what a window costs when it closes);
+and a million sessions that stay open beside ten thousand, each key in turn.
 """
 
 
@@ -61,7 +101,9 @@ PARTS = {
 
 def headline(result: dict[str, Any]) -> str:
     """A result in a few words."""
-    if "comparisons" in result:
+    if "points" in result:
+        found = ", ".join(f"{each['name']}: {each['cost']:,.2f}" for each in result["points"])
+    elif "comparisons" in result:
         found = ", ".join(f"{each['name']} {each['ratio']}x" for each in result["comparisons"])
     elif "figures" in result:
         found = "".join(f"\n    {what}: {figure}" for what, figure in result["figures"].items())
@@ -84,9 +126,17 @@ def markdown(results: list[dict[str, Any]], *, command: str, took_s: float, load
         found = [result for result in results if result["case"] == case]
         if found:
             lines += ["", f"## {title}", "", *throughput(found)]
-    found = [result for result in results if result["case"] == "latency"]
+    if any(result["case"] in TITLES for result in results):
+        lines += ["", "![events per second of all systems](pictures/benchmarks/throughput.svg)"]
+    found = [result for result in results if result["case"] in LATENCIES]
     if found:
-        lines += ["", f"## Latency at {found[0]['rate']:,} rows per second", "", LATENCY, *latency(found)]
+        lines += ["", "## Latency", "", LATENCY, *latency(found), "", "![latency](pictures/benchmarks/latency.svg)"]
+    found = [result for result in results if result["case"] == "recovery"]
+    if found:
+        lines += ["", "## Recovery", "", RECOVERY, *plain(found[0]["figures"])]
+    found = [result for result in results if result["case"] == "scaling"]
+    if found:
+        lines += ["", "## Scaling", "", SCALING, *scaling(found), "", "![how cost grows](pictures/benchmarks/scaling.svg)"]
     found = [result for result in results if result["case"] == "windows"]
     if found:
         lines += ["", "## What windows cost", "", WINDOWS, *comparisons(found[0])]
@@ -98,28 +148,40 @@ def markdown(results: list[dict[str, Any]], *, command: str, took_s: float, load
 
 def throughput(results: list[dict[str, Any]]) -> list[str]:
     """A table with a row per system."""
-    peer = next((result for result in results if result["system"] == PEER), None)
+    peers = [result for result in results if result["system"] in PEERS]
     rows = results[0]["runs"][0]["rows"]
-    lines = [f"{rows:,} events, exactly once.", ""]
-    lines += ["| system | events/s, whole | events/s, steady | whole, to peer | steady, to peer | commits | runs | spread |"]
-    lines += ["|---|---|---|---|---|---|---|---|"]
+    lines = [f"{rows:,} events, exactly once. Ratios are of whole runs, and steady.", ""]
+    heads = ["system", "events/s, whole", "steady", *(f"to {NAMES[peer['system']]}" for peer in peers)]
+    heads += ["processor time per event", "memory", "commits", "runs", "spread"]
+    lines += ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for result in results:
-        ratios = [f"{result[what] / peer[what]:.2f}x" if peer else "" for what in ("whole", "steady")]
         rates = [f"{result[what] / 1e6:.2f}M" for what in ("whole", "steady")]
-        counts = [str(result["commits"]), str(len(result["runs"])), f"{result['spread']:.0%}"]
+        ratios = [", ".join(f"{result[what] / peer[what]:.2f}x" for what in ("whole", "steady")) for peer in peers]
+        counts = [
+            f"{result['cpu_ns']:,} ns",
+            mebibytes(result),
+            str(result["commits"]),
+            str(len(result["runs"])),
+            f"{result['spread']:.0%}",
+        ]
         lines.append("| " + " | ".join([NAMES[result["system"]], *rates, *ratios, *counts]) + " |")
     return lines
 
 
 def latency(results: list[dict[str, Any]]) -> list[str]:
-    """A table with a row per system."""
-    lines = ["| system | p50 | p99 | p99.9 | max | rows measured | commits |", "|---|---|---|---|---|---|---|"]
+    """A table with a row per rate and system."""
+    heads = ["rows/s", "system", "p50", "p99", "p99.9", "max", "rows measured", "commits", "memory"]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for result in results:
         times = [f"{result[what]:.2f} ms" for what in ("p50_ms", "p99_ms", "p999_ms", "max_ms")]
-        lines.append(
-            "| " + " | ".join([NAMES[result["system"]], *times, f"{result['measured']:,}", str(result["commits"])]) + " |"
-        )
+        counts = [f"{result['measured']:,}", str(result["commits"]), mebibytes(result)]
+        lines.append("| " + " | ".join([f"{result['rate']:,}", NAMES[result["system"]], *times, *counts]) + " |")
     return lines
+
+
+def mebibytes(result: dict[str, Any]) -> str:
+    """How much memory a system had."""
+    return f"{result['memory'] / 2**20:,.0f} MiB"
 
 
 def comparisons(result: dict[str, Any]) -> list[str]:
@@ -138,9 +200,23 @@ def state(results: list[dict[str, Any]]) -> list[str]:
     lines = ["| | keys/s | to transformWithState |", "|---|---|---|"]
     lines += [f"| {name} | {rate:,} | {f'{rate / peer:,.0f}x' if peer else ''} |" for name, rate in rates.items()]
     for result in results:
-        lines += ["", f"### {PARTS[result['system']]}", "", "| | |", "|---|---|"]
-        lines += [f"| {what} | {figure} |" for what, figure in result["figures"].items()]
+        lines += ["", f"### {PARTS[result['system']]}", "", *plain(result["figures"])]
     return lines
+
+
+def plain(figures: dict[str, str]) -> list[str]:
+    """A table with a row per figure."""
+    return ["| | |", "|---|---|", *(f"| {what} | {figure} |" for what, figure in figures.items())]
+
+
+def scaling(results: list[dict[str, Any]]) -> list[str]:
+    """A table per curve, with a row per point."""
+    lines: list[str] = []
+    for result in results:
+        heads = ["", *result["points"][0]["figures"]]
+        lines += ["", f"### {CURVES[result['system']]}", "", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+        lines += ["| " + " | ".join([point["name"], *point["figures"].values()]) + " |" for point in result["points"]]
+    return lines[1:]
 
 
 def circumstances() -> dict[str, str]:
@@ -151,7 +227,7 @@ def circumstances() -> dict[str, str]:
 def commit() -> str:
     """The commit, and whether the tree differs from it."""
     head = git("rev-parse", "--short=10", "HEAD")
-    return f"{head} with changes" if git("status", "--porcelain", "src", "benchmarks/*.py") else head
+    return f"{head} with changes" if git("status", "--porcelain", "src", "benchmarks/*.py", "benchmarks/flink") else head
 
 
 def git(*words: str) -> str:

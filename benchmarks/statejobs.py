@@ -17,14 +17,13 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 import penstock as pen
 from benchmarks import sampler, workload
@@ -69,6 +68,12 @@ class Keys(Source):
     def describe(self) -> str:
         return f"{self.keys} keys in turn"
 
+    def wrong(self, said: Sequence[Mapping[str, int]]) -> str:
+        """What is wrong with what the writers say, in words; empty if nothing is."""
+        rows, total = (sum(each[what] for each in said) for what in ("rows", "total"))
+        wanted = (self.keys * self.rounds, self.keys * self.rounds * (self.rounds + 1) // 2)
+        return "" if (rows, total) == wanted else f"{rows} updates with counts of {total} instead of {wanted[0]} with {wanted[1]}"
+
 
 class KeysReader(Reader):
     """Row n of split s is row `n * SPLITS + s` of all."""
@@ -89,15 +94,16 @@ class KeysReader(Reader):
 
 @dataclass(frozen=True)
 class Tally(Sink):
-    """Adds up updates (key, n); a file per committed epoch with what each writer says."""
+    """Adds up updates (key, n), of which `rounds` is a key's last; a file per committed epoch with what each writer says."""
 
     folder: Path
+    rounds: int
     limited: bool = False
     name: str = "tally"
     accepts: frozenset[str] = frozenset({"append", "update"})
 
     def writer(self, context: SinkContext) -> Writer:
-        return TallyWriter(self.limited)
+        return TallyWriter(self.rounds, self.limited)
 
     def committer(self, context: SinkContext) -> Committer:
         return TallyCommitter(self.folder)
@@ -106,12 +112,13 @@ class Tally(Sink):
 class TallyWriter(Writer):
     """In the task that counts."""
 
-    def __init__(self, limited: bool) -> None:
+    def __init__(self, rounds: int, limited: bool) -> None:
         sampler.start_if_wanted()
         if limited:
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, resource.getrlimit(resource.RLIMIT_DATA)[1]))
         watch_pauses()
-        self.rows = self.total = 0
+        self.rounds = rounds
+        self.rows = self.total = self.done = self.most = 0
         self.first_at = self.last_at = 0  # microseconds, as everything here that is written down
         self.gap = self.cpu = 0
 
@@ -121,14 +128,18 @@ class TallyWriter(Writer):
             self.first_at = self.last_at = now
             self.cpu = time.process_time_ns() // 1000
         self.gap, self.last_at = max(self.gap, now - self.last_at), now
-        self.rows += batch.num_rows
-        self.total += pc.sum(batch.column("n")).as_py()
+        counts = batch.column("n").to_numpy()
+        self.rows += len(counts)
+        self.total += int(counts.sum())
+        self.done += int((counts == self.rounds).sum())
+        self.most = max(self.most, int(counts.max(initial=0)))
 
     def prepare(self, epoch: int) -> list[Json]:
         times = {"first_at": self.first_at, "last_at": self.last_at, "gap": self.gap}
         times |= {"cpu": time.process_time_ns() // 1000 - self.cpu, "process": os.getpid()}
-        said = {"rows": self.rows, "total": self.total, "memory": memory_now(), "pauses": list(PAUSES), **times}
-        self.rows = self.total = self.gap = 0
+        counts = {"rows": self.rows, "total": self.total, "done": self.done, "most": self.most}
+        said = {**counts, "memory": memory_now(), "pauses": list(PAUSES), **times}
+        self.rows = self.total = self.done = self.most = self.gap = 0
         PAUSES.clear()
         return [said]
 
@@ -178,6 +189,7 @@ class Counted:
     """What came of a run."""
 
     rows: int
+    updates: int  # as many as rows, unless a key occurs several times in a batch
     seconds: float  # from the first update to the last
     cpu_s: float  # of all processes, all threads, from their first update on
     note: str
@@ -188,12 +200,12 @@ class Counted:
 
     @property
     def rate(self) -> float:
-        """Updates per second."""
+        """Rows per second."""
         return self.rows / self.seconds
 
     @property
     def cpu_ns(self) -> float:
-        """Processor time per update. Other work on the machine changes it little."""
+        """Processor time per row. Other work on the machine changes it little."""
         return self.cpu_s / self.rows * 1e9
 
 
@@ -206,19 +218,17 @@ def count(
 ) -> Counted:
     """Run to the end, and check."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        pipeline(source, Tally(Path(folder), limited)).run(runner)
+        pipeline(source, Tally(Path(folder), source.rounds, limited)).run(runner)
         epochs = [json.loads(file.read_text()) for file in Path(folder).glob("*.json")]
     said = [each for epoch in epochs for each in epoch]
-    rows, total = (sum(each[what] for each in said) for what in ("rows", "total"))
-    wanted = (source.keys * source.rounds, source.keys * source.rounds * (source.rounds + 1) // 2)
-    note = "" if (rows, total) == wanted else f"{rows} updates with counts of {total} instead of {wanted[0]} with {wanted[1]}"
     wrote = [each for each in said if each["first_at"]]
     cpu = {process: max(each["cpu"] for each in wrote if each["process"] == process) for process in {w["process"] for w in wrote}}
     return Counted(
-        rows,
+        source.keys * source.rounds,
+        sum(each["rows"] for each in said),
         (max(each["last_at"] for each in wrote) - min(each["first_at"] for each in wrote)) / 1e6,
         sum(cpu.values()) / 1e6,
-        note,
+        source.wrong(said),
         len(epochs),
         max(each["memory"] for each in said),
         [pause / 1e3 for each in said for pause in each["pauses"]],
@@ -264,40 +274,56 @@ def snapshots(
     for _ in range(runs):
         for name, each in (("with", often), ("without", never)):
             found[name].append(count(Keys(keys, rounds), each, pipeline=pipeline))
-    rate = {name: statistics.median(each.rate for each in counted) for name, counted in found.items()}
     cpu = {name: statistics.median(each.cpu_ns for each in counted) for name, counted in found.items()}
     pauses = [pause for each in found["with"] for pause in each.pauses_ms]
-    note = "; ".join({each.note for counted in found.values() for each in counted if each.note})
-    figures = {
-        "what; keys, rounds over them": f"{what}; {keys:,}, {rounds}",
-        "updates per second without snapshots": f"{rate['without'] / 1e6:.2f}M",
-        "updates per second with snapshots every second": f"{rate['with'] / 1e6:.2f}M",
-        "what is left": f"{rate['with'] / rate['without']:.0%}",
+    gap_ms = {name: max(each.gap_ms for each in counted) for name, counted in found.items()}
+    compared = comparison(
+        {"what; keys, rounds over them": f"{what}; {keys:,}, {rounds}"},
+        "updates",
+        {name: [each.rate for each in counted] for name, counted in found.items()},
+        min(each.commits for each in found["with"]),
+        [each.note for counted in found.values() for each in counted],
+    )
+    compared["figures"] |= {
         "processor time for an update, without and with": f"{cpu['without']:.0f} ns, {cpu['with']:.0f} ns",
-        "snapshots in a run": str(min(each.commits for each in found["with"])),
         "calls of `freeze` and `stored`: p99, most": f"{np.percentile(pauses, 99):.1f} ms, {max(pauses):.1f} ms",
-        "longest time without an update": (
-            f"{max(each.gap_ms for each in found['with']):.0f} ms with, {max(each.gap_ms for each in found['without']):.0f} without"
-        ),
+        "longest time without an update": f"{gap_ms['with']:.0f} ms with, {gap_ms['without']:.0f} without",
     }
-    rates = {f"{what}, {keys:,} keys, snapshots every second": round(rate["with"])}
-    return {"rates": rates, "rate": rate, "cpu_ns": cpu, "figures": figures, "verified": not note, "note": note}
+    rates = {f"{what}, {keys:,} keys, snapshots every second": round(compared["rate"]["with"])}
+    return {**compared, "rates": rates, "cpu_ns": cpu}
 
 
 def ad_counts(rows: int, runs: int, runner: Callable[[str], pen.Runner] = continuous) -> dict[str, Any]:
     """The same comparison for views per campaign and window, of generated events."""
-    run_penstock(runner("1s"), workload.generated(rows // 10), rows // 10)
+
+    def run(every: str, rows: int) -> Run:
+        return run_penstock(runner(every), workload.ad_counts(workload.generated(rows)), rows)
+
+    run("1s", rows // 10)
     found: dict[str, list[Run]] = {"with": [], "without": []}
     for _ in range(runs):
         for name, every in (("with", "1s"), ("without", "1h")):
-            found[name].append(run_penstock(runner(every), workload.generated(rows), rows))
-    rate = {name: statistics.median(each.whole for each in measured) for name, measured in found.items()}
-    note = "; ".join({each.note for measured in found.values() for each in measured if each.note})
+            found[name].append(run(every, rows))
+    return comparison(
+        {"what; rows": f"ad counts; {rows:,}"},
+        "events",
+        {name: [each.whole for each in measured] for name, measured in found.items()},
+        min(len(each.commits) for each in found["with"]),
+        [each.note for measured in found.values() for each in measured],
+    )
+
+
+def comparison(
+    about: Mapping[str, str], unit: str, rates: Mapping[str, Sequence[float]], commits: int, notes: Sequence[str]
+) -> dict[str, Any]:
+    """What is left of the rate with snapshots; `rates` of all runs "with" them and "without"."""
+    rate = {name: statistics.median(each) for name, each in rates.items()}
+    note = "; ".join(sorted({each for each in notes if each}))
     figures = {
-        "what; rows": f"ad counts; {rows:,}",
-        "events per second without snapshots": f"{rate['without'] / 1e6:.2f}M",
-        "events per second with snapshots every second": f"{rate['with'] / 1e6:.2f}M",
+        **about,
+        f"{unit} per second without snapshots": f"{rate['without'] / 1e6:.2f}M",
+        f"{unit} per second with snapshots every second": f"{rate['with'] / 1e6:.2f}M",
         "what is left": f"{rate['with'] / rate['without']:.0%}",
-        "snapshots in a run": str(min(len(each.commits) for each in found["with"])),
+        "snapshots in a run": str(commits),
     }
     return {"rates": {}, "rate": rate, "figures": figures, "verified": not note, "note": note}

@@ -1,19 +1,22 @@
-"""The systems that are compared, each behind the same function: run the workload on a source once, and say how it went.
+"""The systems that are compared, each behind the same function: warm up, run the workload several times, say how it went.
 
-All of them get the same Spark: two slots and the same memory, one Java process per system. Both that work in batches get batches
-of the same size.
+Penstock and Structured Streaming get the same Spark: two slots and the same memory, one Java process per system. Both that work in
+batches get batches of the same size. Flink and Bytewax have processes of their own, see `flinkpeer.py` and `bytewaxpeer.py`.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import penstock as pen
-from benchmarks import peer, workload
+from benchmarks import bytewaxpeer, flinkpeer, peer, processes, workload
 from benchmarks.measure import Run, Stopwatch, difference
+from benchmarks.memorylines import MemoryLines
+from benchmarks.workload import Input
 from penstock import sinks
 from penstock.runners.spark.session import make_session
 
@@ -21,7 +24,6 @@ PARALLELISM = 2
 SNAPSHOT_EVERY = "250ms"
 BATCHES = peer.BATCHES
 CONF = {
-    "spark.master": f"local[{PARALLELISM}]",
     "spark.driver.memory": "4g",
     "spark.sql.shuffle.partitions": str(PARALLELISM),
     "spark.sql.session.timeZone": "UTC",
@@ -35,33 +37,70 @@ PENSTOCK: dict[str, Callable[[Any, int], pen.Runner]] = {
         spark, parallelism=PARALLELISM, rows_per_epoch=rows // PARALLELISM + 1, snapshot_every="10ms"
     ),
 }
-SYSTEMS = (*PENSTOCK, "structured-streaming")
+SPARK = (*PENSTOCK, "structured-streaming")
+THROUGHPUT = {
+    "generated": (*SPARK, *flinkpeer.SYSTEMS),
+    "memory": (*PENSTOCK, *flinkpeer.SYSTEMS),
+    "files": (*SPARK, *flinkpeer.SYSTEMS),
+    "python": ("continuous", "bytewax"),
+}
+"""Which systems are compared in which case of throughput. Spark reads no lines from memory, and Flink's functions are Java."""
 
 
-def session() -> Any:
+def session(slots: int = PARALLELISM) -> Any:
     """The Spark that every system gets."""
-    return make_session(PARALLELISM, CONF)
+    return make_session(slots, {**CONF, "spark.master": f"local[{slots}]"})
 
 
-def run_generated(system: str, spark: Any, rows: int) -> Run:
-    """Count generated events."""
-    if system in PENSTOCK:
-        return run_penstock(PENSTOCK[system](spark, rows // BATCHES), workload.generated(rows), rows)
-    return peer.run_generated(spark, rows)
+def throughput(case: str, system: str, events: Input, warm_up: Input, runs: int) -> list[Run]:
+    """Warm up by a smaller input, then run several times."""
+    workload.expected(events.rows)  # at hand before anything is measured
+    if system in flinkpeer.SYSTEMS:
+        return flinkpeer.run(system, case, events, warm_up, runs=runs, snapshot_every=SNAPSHOT_EVERY)
+    if system == "bytewax":
+        return [bytewaxpeer.run(events) for _ in range(runs)]
+    spark = session()
+    once(case, system, spark, warm_up)
+    return [once(case, system, spark, events) for _ in range(runs)]
 
 
-def run_files(system: str, spark: Any, folder: Path, rows: int) -> Run:
-    """Count the events in files."""
-    if system in PENSTOCK:
-        batch = peer.FILES_PER_BATCH * rows // len(list(folder.iterdir()))
-        return run_penstock(PENSTOCK[system](spark, batch), workload.json_files(folder), rows)
-    return peer.run_files(spark, folder, rows)
+def once(case: str, system: str, spark: Any, events: Input) -> Run:
+    """One run on Spark, with the memory of this process, its Java and its workers."""
+    with processes.watched(os.getpid()) as used:
+        if system in PENSTOCK:
+            run = run_penstock(PENSTOCK[system](spark, batch_rows(case, events)), pipeline(case, events), events.rows)
+        elif case == "generated":
+            run = peer.run_generated(spark, events.rows)
+        else:
+            run = peer.run_files(spark, events.folder, events.rows)
+    return replace(run, memory=used.memory, cpu_s=used.cpu_s)
 
 
-def run_penstock(runner: pen.Runner, source: Any, rows: int) -> Run:
+def pipeline(case: str, events: Input) -> pen.Pipeline:
+    """What Penstock runs."""
+    match case:
+        case "generated":
+            return workload.ad_counts(workload.generated(events.rows))
+        case "memory":
+            return workload.ad_counts(MemoryLines(events.folder))
+        case "files":
+            return workload.ad_counts(workload.json_files(events.folder))
+        case "python":
+            return workload.ad_counts_by_function(workload.json_files(events.folder))
+        case _:
+            raise ValueError(f"there is no case {case!r}")
+
+
+def batch_rows(case: str, events: Input) -> int:
+    """How many rows a batch of the peer has."""
+    if case == "generated":
+        return events.rows // BATCHES
+    return peer.FILES_PER_BATCH * events.rows // len(list(events.folder.iterdir()))
+
+
+def run_penstock(runner: pen.Runner, pipeline: pen.Pipeline, rows: int) -> Run:
     """Run the pipeline to its end, and watch its checkpoints."""
     sinks.memory(workload.SINK).clear()
-    pipeline = workload.ad_counts(source)
     watch = Stopwatch()
     job = pipeline.start(runner)
     seen = None

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +26,21 @@ import penstock as pen
 from benchmarks import sampler
 from penstock import col, count, sinks, sources
 from penstock.connectors.adevents import AD_EVENT, ad_events, campaigns
+from penstock.connectors.connector import Source
 
 WINDOW_US = 10_000_000
 ROWS_PER_MS = 100
 START_US = 1_767_225_600_000_000  # 2026-01-01
 SINK = "ad-counts"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """The first `rows` events; `folder` has them as JSON lines, for cases that do not generate them."""
+
+    rows: int
+    folder: Path
+
 
 Counts = Counter[tuple[str, int]]
 """(campaign, start of the window in microseconds since 1970) -> views."""
@@ -50,27 +63,49 @@ def lookup() -> pa.RecordBatch:
     return campaigns().combine_chunks().to_batches()[0]
 
 
-def ad_counts(source: object) -> pen.Pipeline:
+def ad_counts(source: Source) -> pen.Pipeline:
     """Views per campaign and window, exactly once into the sink `SINK`."""
-    return (
-        pen.Pipeline("ad-counts")
-        .read(source, name="events")
-        .with_watermark("at", delay="0s")
-        .filter(col("event_type") == "view")
-        .select(campaign_id=campaign(col("ad_id")))
-        .key_by("campaign_id")
-        .window(pen.tumbling("10s"))
-        .aggregate(views=count(), name="counts")
-        .write(sinks.memory(SINK))
-    )
+    views = events(source).filter(col("event_type") == "view").select(campaign_id=campaign(col("ad_id")))
+    return counted(views)
 
 
-def generated(rows: int) -> object:
+class Shown(NamedTuple):
+    """What a function is told of an event."""
+
+    ad_id: str
+    event_type: str
+
+
+def campaign_of_view(event: Shown) -> str | None:
+    """The campaign, if the event is a view: one call per event."""
+    return CAMPAIGN_OF[event.ad_id] if event.event_type == "view" else None
+
+
+CAMPAIGN_OF: dict[str, str] = dict(zip(*(lookup().column(name).to_pylist() for name in ("ad_id", "campaign_id"))))
+
+
+def ad_counts_by_function(source: Source) -> pen.Pipeline:
+    """The same counts, with a Python function that is called for every event."""
+    return counted(events(source).map(campaign_of_view).filter("value is not null").select(campaign_id="value"))
+
+
+def events(source: Source) -> pen.Stream:
+    """The source with its event time."""
+    return pen.Pipeline("ad-counts").read(source, name="events").with_watermark("at", delay="0s")
+
+
+def counted(views: pen.Stream) -> pen.Pipeline:
+    """Rows per campaign and window."""
+    counts = views.key_by("campaign_id").window(pen.tumbling("10s")).aggregate(views=count(), name="counts")
+    return counts.write(sinks.memory(SINK))
+
+
+def generated(rows: int | None, rate: float | None = None) -> Source:
     """Events made in the tasks that read them. Only the columns in use are computed."""
-    return sources.generate(ad_events, schema=AD_EVENT, rows=rows, splits=2)
+    return sources.generate(ad_events, schema=AD_EVENT, rows=rows, rate=rate, splits=2)
 
 
-def json_files(folder: Path) -> object:
+def json_files(folder: Path) -> Source:
     """Events read from files of JSON lines."""
     return sources.files(folder, schema=AD_EVENT, format="json", splits=SPLITS)
 
@@ -96,26 +131,23 @@ def committed() -> Counts:
 
 @functools.cache
 def expected(rows: int, chunk: int = 1_000_000) -> Counts:
-    """The counts, from the row numbers alone."""
+    """The counts of the first events, from their numbers alone."""
+    return views_in(np.arange(first, min(first + chunk, rows), dtype=np.int64) for first in range(0, rows, chunk))
+
+
+def views_in(numbers: Iterable[npt.NDArray[np.int64]]) -> Counts:
+    """The counts of the events with these numbers."""
     names = campaigns().column("campaign_id").to_pylist()[::10]
-    windows = time_of(rows - 1) // WINDOW_US - START_US // WINDOW_US + 1
-    views = np.zeros(windows * len(names), np.int64)
-    for first in range(0, rows, chunk):
-        number = np.arange(first, min(first + chunk, rows), dtype=np.int64)
+    found: Counts = Counter()
+    for number in numbers:
         bits = splitmix64(number)
         ad = ((bits & np.uint64(0xFFFFFFFF)) * np.uint64(1000)) >> np.uint64(32)
         kind = ((bits >> np.uint64(32)) * np.uint64(3)) >> np.uint64(32)
         window = (START_US + number * 1000 // ROWS_PER_MS) // WINDOW_US - START_US // WINDOW_US
-        cell = window * len(names) + ad.astype(np.int64) // 10
-        views += np.bincount(cell[kind == 0], minlength=len(views))
-    return Counter(
-        {(names[cell % len(names)], START_US + cell // len(names) * WINDOW_US): int(n) for cell, n in enumerate(views) if n}
-    )
-
-
-def time_of(number: int) -> int:
-    """The event time of a row."""
-    return START_US + number * 1000 // ROWS_PER_MS
+        cell = (window * len(names) + ad.astype(np.int64) // 10)[kind == 0]
+        for each, n in zip(*(part.tolist() for part in np.unique(cell, return_counts=True))):
+            found[names[each % len(names)], START_US + each // len(names) * WINDOW_US] += n
+    return found
 
 
 def splitmix64(number: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
@@ -127,6 +159,11 @@ def splitmix64(number: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
 
 
 # Files.
+
+
+def write_ads(file: Path) -> None:
+    """Lines `ad,campaign`: what peers look campaigns up in."""
+    file.write_text("".join(f"{ad},{of}\n" for ad, of in CAMPAIGN_OF.items()))
 
 
 def write_json(folder: Path, files: int, rows_per_file: int, chunk: int = 100_000) -> int:

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,11 +16,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from benchmarks import (
+    bytewaxpeer,
+    flinkpeer,
+    install,
     latency,
     measure,
+    memorylines,
     peer,
+    plots,
+    processes,
+    recovery,
     report,
     sampler,
+    scaling,
+    scattered,
     state,
     statefunctions,
     statejobs,
@@ -23,10 +38,12 @@ from benchmarks import (
     windows,
     workload,
 )
-from benchmarks.run import FILES, FULL, QUICK
+from benchmarks import run as command
+from benchmarks.run import CASES, FILES, FULL, NOT_QUICK, QUICK, WARM_UP, chosen
 
 import penstock as pen
 from penstock import sinks, sources
+from penstock.connectors.connector import SourceContext
 
 ROWS = 400_000
 
@@ -36,18 +53,41 @@ def local() -> pen.Runner:
 
 
 def test_generated_ads_are_counted_right() -> None:
-    run = systems.run_penstock(local(), workload.generated(ROWS), ROWS)
+    run = systems.run_penstock(local(), systems.pipeline("generated", workload.Input(ROWS, Path())), ROWS)
     assert run.verified, run.note
     assert run.commits[-1][1] == ROWS
     assert run.whole > 0
     assert run.steady > 0
 
 
-def test_ads_in_files_are_counted_right(tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["files", "memory", "python"])
+def test_ads_in_json_lines_are_counted_right(case: str, tmp_path: Path) -> None:
     written = workload.write_json(tmp_path, 4, 2_000)
     assert 230 <= written / 8_000 <= 260
-    run = systems.run_penstock(local(), workload.json_files(tmp_path), 8_000)
+    run = systems.run_penstock(local(), systems.pipeline(case, workload.Input(8_000, tmp_path)), 8_000)
     assert run.verified, run.note
+
+
+def test_lines_from_memory_go_on_where_they_were_read_up_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memorylines, "BLOCK_BYTES", 2_000)  # a few lines: batches are of several blocks
+    workload.write_json(tmp_path, 4, 100)
+    source = memorylines.MemoryLines(tmp_path)
+    context = SourceContext("lines", tmp_path, ("at",))
+
+    def read(rows_max: int, *, reopen: bool) -> list[Any]:
+        found: list[Any] = []
+        reader, ended = source.open("0", None, context), False
+        while not ended:
+            chunk = reader.poll(rows_max)
+            assert chunk is not None
+            found += chunk.batch.column("at").to_pylist() if chunk.batch is not None else []
+            ended = chunk.ended
+            reader = source.open("0", chunk.position, context) if reopen else reader
+        return found
+
+    whole = read(1_000, reopen=False)
+    assert len(whole) == len(set(whole)) == 200
+    assert read(37, reopen=True) == whole
 
 
 def test_what_windows_cost_is_compared() -> None:
@@ -106,6 +146,16 @@ def test_a_job_over_many_keys_and_what_snapshots_cost_it() -> None:
     assert "| a | b |" in text
 
 
+def test_what_snapshots_cost_ad_counts_is_told_in_the_words_of_the_other_cases() -> None:
+    compared = statejobs.ad_counts(20_000, 1, lambda every: local())
+    assert compared["verified"], compared["note"]
+    assert list(compared["figures"])[-2:] == ["what is left", "snapshots in a run"]
+    wrong = statejobs.comparison({}, "rows", {"with": [3e6, 9e6, 6e6], "without": [8e6]}, 1, ["", "one is missing"])
+    assert wrong["figures"]["what is left"] == "75%"
+    assert wrong["note"] == "one is missing"
+    assert not wrong["verified"]
+
+
 @pytest.mark.parametrize("function", [statefunctions.Count, statefunctions.CountBatch])
 def test_process_functions_count_right(function: Any) -> None:
     rows = [{"key": key} for key in (1, 2, 1)]
@@ -117,6 +167,89 @@ def test_process_functions_count_right(function: Any) -> None:
     # A call per batch sees the two rows of a key at once: the benchmark has each key once per batch.
     assert found[-1] == (2, 1)
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("batch", [7, 65_536])
+def test_scattered_keys_come_once_in_each_round_and_go_on_where_they_were_read_up_to(batch: int, tmp_path: Path) -> None:
+    source = scattered.Scattered(1_000, 3, lanes=4, batch=batch)
+    found: Counter[int] = Counter()
+    for split in source.splits():
+        position, ended = None, False
+        while not ended:
+            chunk = source.open(split, position, SourceContext("keys", tmp_path, ("key",))).poll(100)
+            assert chunk is not None
+            assert chunk.batch is not None
+            assert chunk.batch.num_rows <= batch
+            found.update(chunk.batch.column("key").to_pylist())
+            position, ended = chunk.position, chunk.ended
+    assert found == dict.fromkeys(range(1_000), 3)
+
+
+def test_a_key_that_was_counted_too_often_or_not_often_enough_is_noticed() -> None:
+    source = scattered.Scattered(1_000, 3)
+    assert source.wrong([{"done": 400, "most": 3}, {"done": 600, "most": 3}]) == ""
+    assert "999 keys were counted 3 times instead of 1000" in source.wrong([{"done": 999, "most": 3}])
+    assert "the highest count is 4" in source.wrong([{"done": 1_000, "most": 4}])
+
+
+def small_curves(folder: Path) -> dict[str, dict[str, Any]]:
+    def runner(tasks: int) -> Any:
+        return pen.Local(parallelism=tasks, snapshot_every="50ms")
+
+    return {
+        "keys": scaling.curve(scaling.keys(20_000, 1, runner)),
+        "batch": scaling.curve(scaling.batches(100_000, 1, runner)),
+        "channels": scaling.curve(scaling.channels(200_000, 1, runner)),
+        "state": scaling.curve(scaling.states(20_000, folder)),
+    }
+
+
+def test_every_curve_is_checked_and_compared_with_its_first_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "SNAPSHOTS", 3)
+    monkeypatch.setattr(scaling, "SYSTEMS", {"Local": lambda rows, tasks, runs: scaling.warm_runs(local(), rows, runs)})
+    found = {"parallelism": scaling.curve(scaling.parallelism("Local", 20_000, 1), compared=""), **small_curves(tmp_path)}
+    assert {part: len(result["points"]) for part, result in found.items()} == {
+        "parallelism": 2,
+        "keys": 2,  # there are no more keys than rows
+        "batch": len(scaling.BATCHES),
+        "channels": len(scaling.TASKS),
+        "state": 3,
+    }
+    for result in found.values():
+        assert result["verified"], result["note"]
+    assert found["parallelism"]["points"][0]["figures"]["to one task"] == "1.00x, 1.00x"
+    assert found["keys"]["points"][0]["figures"]["cost, to the first"] == "1.00x"
+    sent = [point["figures"]["updates per row"] for part in ("batch", "channels") for point in found[part]["points"]]
+    assert set(sent) == {"1.00"}, "points of a curve differ in nothing else"
+    results = [{"case": "scaling", "system": part, **result} for part, result in found.items()]
+    text = "\n".join(report.scaling(results))
+    for title in report.CURVES.values():
+        assert f"### {title}" in text
+    assert "| 2 tasks, 4 channels |" in text
+    drawn = plots.draw(results)
+    assert list(drawn) == ["scaling.svg"]
+    assert "64 channels" in drawn["scaling.svg"]
+
+
+def test_a_wrong_point_spoils_its_curve() -> None:
+    points = [
+        {"name": "one", "cost": 2.0, "figures": {}, "note": ""},
+        {"name": "two", "cost": 3.0, "figures": {}, "note": "lost"},
+    ]
+    result = scaling.curve(iter(points))
+    assert not result["verified"]
+    assert result["note"] == "two: lost"
+    assert result["points"][1]["figures"] == {"cost, to the first": "1.50x"}
+
+
+def test_recoveries_are_summed_up_beside_two_intervals_and_a_process_start() -> None:
+    found = recovery.summary([recovery.Recovery(0.2, 0.7, 1.5), recovery.Recovery(0.3, 0.8, 2.5)], interval_s=1.0)
+    assert found["limit_s"] == pytest.approx(2.5)
+    assert found["p99_s"] == pytest.approx(2.49)
+    text = report.markdown(
+        [{"case": "recovery", "system": "continuous", **found, "verified": True, "note": ""}], command="", took_s=1, load=0
+    )
+    assert "| two intervals and a process start (p50) | 2.50 s; p99 is 100% of it |" in text
 
 
 def test_a_wrong_count_is_noticed() -> None:
@@ -155,24 +288,121 @@ def test_a_writer_knows_which_rows_were_counted(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_document_names_command_commit_and_ratios() -> None:
-    run = {"rows": 10, "whole": 4e6, "steady": 6e6, "commits": 12, "verified": True, "note": "", "seconds": 1.0}
-    slow = {**run, "whole": 2e6, "steady": 2e6}
-    results: list[dict[str, Any]] = [
-        {"case": "files", "system": "continuous", **measure.summary([run])},
-        {"case": "files", "system": "structured-streaming", **measure.summary([slow])},
-    ]
-    text = report.markdown(results, command="python -m benchmarks.run", took_s=60, load=0.1)
+    text = report.markdown(some_results(), command="python -m benchmarks.run", took_s=60, load=0.1)
     assert "python -m benchmarks.run" in text
     assert "commit" in text
-    assert "| Penstock Continuous | 4.00M | 6.00M | 2.00x | 3.00x | 12 | 1 | 0% |" in text
+    assert "| system | events/s, whole | steady | to Structured Streaming | to Flink |" in text
+    assert "| to Flink | processor time per event | memory | commits | runs | spread |" in text
+    assert "| Penstock Continuous | 4.00M | 6.00M | 2.00x, 3.00x | 1.00x, 1.50x | 90 ns | 3 MiB | 12 | 1 | 0% |" in text
+    assert "| 50,000 | Flink | 0.50 ms | 1.50 ms | 20.00 ms | 99.00 ms | 1,000 | 12 | 1 MiB |" in text
+
+
+def some_results() -> list[dict[str, Any]]:
+    run = {"rows": 10, "whole": 4e6, "steady": 6e6, "commits": 12, "verified": True, "note": "", "memory": 3 << 20, "cpu_ns": 90}
+    slow = {**run, "whole": 2e6, "steady": 2e6}
+    late = {"rate": 50_000, "p50_ms": 0.5, "p99_ms": 1.5, "p999_ms": 20, "max_ms": 99}
+    late |= {"measured": 1_000, "commits": 12, "memory": 1 << 20}
+    return [
+        {"case": "files", "system": "continuous", **measure.summary([run])},
+        {"case": "files", "system": "structured-streaming", **measure.summary([slow])},
+        {"case": "files", "system": "flink", **measure.summary([{**run, "steady": 4e6}])},
+        {"case": "latency-50k", "system": "flink", **late},
+    ]
+
+
+def test_the_plots_show_every_result_within_their_panel() -> None:
+    drawn = plots.draw(some_results())
+    assert sorted(drawn) == ["latency.svg", "throughput.svg"]
+    for name, boxes, word in (("throughput.svg", 3, "4.00"), ("latency.svg", 3, "20.00 ms")):
+        root = ElementTree.fromstring(drawn[name])
+        shapes = [shape for shape in root if shape.tag.endswith("rect") and shape.get("class") != "panel"]
+        assert len(shapes) == boxes
+        assert all(float(shape.get("x", 0)) + float(shape.get("width", 0)) <= plots.WIDTH for shape in shapes)
+        assert max(float(shape.get("y", 0)) for shape in root) < float(root.attrib["height"])
+        assert word in [shape.text for shape in root]
+    assert plots.draw([]) == {}
+
+
+def test_a_published_page_shows_pictures_that_are_there_and_replaces_old_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs, figures = tmp_path / "docs", tmp_path / "results"
+    for folder in (docs / "pictures", figures):
+        folder.mkdir(parents=True)
+    for name, value in (("ROOT", tmp_path), ("RESULTS", figures), ("PICTURES", docs / "pictures" / "benchmarks")):
+        monkeypatch.setattr(command, name, value)
+    (figures / "old.json").write_text("{}")
+    point = {"name": "2 tasks", "cost": 2.0, "note": "", "figures": {"rows/s": "1"}}
+    results = [*some_results(), {"case": "scaling", "system": "channels", **scaling.curve(iter([point]))}]
+    command.publish(results, report.markdown(results, command="", took_s=1, load=0), 0.1)
+    page = (docs / "benchmarks.md").read_text()
+    shown = re.findall(r"!\[[^]]*\]\(([^)]*)\)", page)
+    assert sorted(Path(name).name for name in shown) == ["latency.svg", "scaling.svg", "throughput.svg"]
+    assert all((docs / name).exists() for name in shown)
+    assert sorted(file.stem for file in figures.iterdir()) == sorted(CASES)
+
+
+def test_what_flink_says_becomes_a_run() -> None:
+    wanted = workload.expected(10_000)
+    counts = [[campaign, start, views] for (campaign, start), views in wanted.items()]
+    said = {"commits": [[0.5, 2_000.0], [1.0, 7_000.0], [2.5, 10_000.0]], "ended": 2.0, "cpu_s": 3.0, "counts": counts}
+    run = flinkpeer.as_run(said, 10_000, memory=7)
+    assert run.verified, run.note
+    assert run.commits == [(0.5, 2_000), (1.0, 7_000), (2.0, 10_000)]
+    assert (run.memory, run.cpu_s) == (7, 3.0)
+    assert not flinkpeer.as_run({**said, "counts": counts[1:]}, 10_000, memory=7).verified
+
+
+def test_what_bytewax_writes_becomes_counts_and_progress(tmp_path: Path) -> None:
+    (tmp_path / "progress-0").write_text("100.0 0\n101.0 500\n")
+    (tmp_path / "progress-1").write_text("100.5 0\n102.0 400\n")
+    (tmp_path / "result-0").write_text("104.0 one 7 3\n")
+    (tmp_path / "result-1").write_text("103.0 two 8 4\n")
+    counts, ended = bytewaxpeer.results(tmp_path)
+    assert counts == {("one", 7 * workload.WINDOW_US): 3, ("two", 8 * workload.WINDOW_US): 4}
+    assert bytewaxpeer.progress(tmp_path, ended, 1_000) == [(0, 0), (0.5, 0), (1, 500), (2, 900), (4, 1_000)]
+
+
+def test_a_peer_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "half").touch()
+        raise install.Unavailable("no network")
+
+    with pytest.raises(install.Unavailable, match="no network"):
+        install.made(tmp_path / "peer", fail)
+    assert list(tmp_path.iterdir()) == []
+    assert (install.made(tmp_path / "peer", lambda folder: (folder / "all").touch()) / "all").exists()
+    assert install.made(tmp_path / "peer", fail).exists(), "what is there is not made again"
+
+
+def test_what_children_use_is_counted() -> None:
+    hold = "import sys; held = bytearray(200 << 20); sum(range(10_000_000)); print(); sys.stdin.read()"
+    with processes.watched(os.getpid()) as used:
+        alone = sum(map(processes.memory_of, processes.family(os.getpid())))
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen([sys.executable, "-c", hold], **pipes) as child:  # type: ignore[call-overload]
+            child.stdout.readline()
+            while used.memory <= alone + (150 << 20):
+                time.sleep(0.05)
+            child.stdin.close()
+    assert used.memory < alone + (400 << 20)
+    assert used.cpu_s > 0.05
+    assert processes.memory_of(child.pid) == 0, "it is gone"
+
+
+def test_a_case_is_run_by_the_systems_it_compares() -> None:
+    assert chosen(["python"], None) == [("python", "continuous"), ("python", "bytewax")]
+    assert chosen(["python", "files"], ["flink"]) == [("files", "flink")]
+    assert set(chosen(list(CASES), None)) > NOT_QUICK
 
 
 def test_sizes_fit_what_the_peer_can_be_given() -> None:
     for sizes in (FULL, QUICK):
-        assert sizes.generated_rows % (4 * peer.BATCHES) == 0
-        assert sizes.rows_per_file % 4 == 0
+        assert sizes.generated_rows % (WARM_UP * peer.BATCHES) == 0
+        assert sizes.rows_per_file % WARM_UP == 0
     assert FILES % peer.FILES_PER_BATCH == 0
     assert dataclasses.asdict(QUICK)["generated_rows"] < FULL.generated_rows
+    assert FULL.kills >= 30, "a 99th percentile of fewer says little"
 
 
 def test_samples_are_summed_up(tmp_path: Path) -> None:
@@ -200,3 +430,11 @@ def test_the_peer_of_state_counts_right(spark: Any) -> None:
     commits, counts = statepeer.count(spark, 20)
     assert len(commits) == statepeer.BATCHES
     assert counts == dict.fromkeys(range(20), statepeer.BATCHES)
+
+
+@pytest.mark.spark
+def test_killed_workers_cost_time_and_no_count(spark: Any) -> None:
+    result = recovery.run(2, rate=20_000, interval_s=0.3, spark=spark)
+    assert result["verified"], result["note"]
+    assert result["replayed"] > 0
+    assert [each["begun"] <= each["started"] <= each["back"] for each in result["kills"]] == [True, True]

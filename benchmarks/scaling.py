@@ -1,0 +1,204 @@
+"""How cost grows: with tasks, keys, the size of batches, channels, and the size of the state.
+
+    python -m benchmarks.run --case scaling
+
+1. **parallelism**: ad counts of generated events in one task and in two, beside Flink. Two should be twice as fast.
+2. **keys**: a count per key, the same number of rows over a thousand to ten million keys. Rows should cost the same; where a batch
+   has a key many times, they are counted in front of the exchange and cost less, and the updates per row tell.
+3. **batch**: the same, with sources that hand out fewer rows at a time.
+4. **channels**: the same in more and more tasks, on the same two cores. Each task has a channel to each: what more of them cost is
+   overhead.
+5. **state**: a table of more and more keys, of which the same number change between two snapshots. What changes should cost, not what
+   is there.
+
+A curve is a list of points; each has a name, what it cost, and figures. Every point is checked.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import penstock as pen
+from benchmarks import flinkpeer, statejobs, systems, workload
+from benchmarks.measure import Run
+from benchmarks.scattered import Scattered
+from benchmarks.state import FILL_KEYS, Stored, summary, wrong_total
+from benchmarks.workload import Input
+from penstock.checkpoints.storage import open_store
+from penstock.runners.runner import Runner
+
+PARTS = ("parallelism", "keys", "batch", "channels", "state")
+KEYS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+BATCHES = (65_536, 16_384, 4_096, 1_024)
+TASKS = (2, 4, 8)
+FEW_KEYS = 100_000
+MANY_KEYS = 1_000_000  # from here on a process has more for its keys than for its batches
+CHANGED, SNAPSHOTS = 10_000, 50
+
+Point = dict[str, Any]
+MakeRunner = Callable[[int], Runner]
+"""A runner of so many tasks."""
+
+
+def run(part: str, *, runs: int, scale: float) -> dict[str, Any]:
+    """One curve; `scale`: how many of the rows. There are no more keys than rows."""
+    match part:
+        case "parallelism":
+            rows = int(32_000_000 * scale)
+            return curve((point for system in SYSTEMS for point in parallelism(system, rows, runs)), compared="")
+        case "keys":
+            return curve(keys(int(20_000_000 * scale), runs, tasks_on(systems.PARALLELISM)))
+        case "batch":
+            return curve(batches(int(5_000_000 * scale), runs, tasks_on(systems.PARALLELISM)))
+        case "channels":
+            return curve(channels(int(10_000_000 * scale), runs, tasks_on(max(TASKS))))
+        case _:
+            with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+                return curve(states(int(10_000_000 * scale), Path(folder)))
+
+
+def curve(points: Iterator[Point], compared: str = "cost, to the first") -> dict[str, Any]:
+    """All points, and what is wrong with any. `compared`: the name of a figure that says how much more than the first one costs."""
+    found = list(points)
+    if compared:
+        for each in found:
+            each["figures"][compared] = f"{each['cost'] / found[0]['cost']:.2f}x"
+    note = "; ".join(f"{point['name']}: {point['note']}" for point in found if point["note"])
+    return {"points": found, "verified": not note, "note": note}
+
+
+def tasks_on(slots: int) -> MakeRunner:
+    """Runners on a Spark that has so many slots, with snapshots every second."""
+    spark = systems.session(slots)
+    return lambda tasks: pen.Continuous(spark, parallelism=tasks, snapshot_every="1s")
+
+
+# Tasks.
+
+
+def continuous(rows: int, tasks: int, runs: int) -> list[Run]:
+    """Ad counts in so many tasks."""
+    return warm_runs(pen.Continuous(systems.session(), parallelism=tasks, snapshot_every=systems.SNAPSHOT_EVERY), rows, runs)
+
+
+def microbatch(rows: int, tasks: int, runs: int) -> list[Run]:
+    """The same, in as many epochs whatever the number of tasks."""
+    per_epoch = rows // systems.BATCHES // tasks + 1
+    runner = pen.MicroBatch(systems.session(), parallelism=tasks, rows_per_epoch=per_epoch, snapshot_every="10ms")
+    return warm_runs(runner, rows, runs)
+
+
+def warm_runs(runner: Runner, rows: int, runs: int) -> list[Run]:
+    """Several runs, after one that warms up."""
+    counts = (rows // 4, *[rows] * runs)
+    return [systems.run_penstock(runner, workload.ad_counts(workload.generated(count)), count) for count in counts][1:]
+
+
+def flink(rows: int, tasks: int, runs: int) -> list[Run]:
+    """The same by Flink."""
+    events, warm_up = Input(rows, Path()), Input(rows // 4, Path())
+    return flinkpeer.run(
+        "flink", "generated", events, warm_up, runs=runs, snapshot_every=systems.SNAPSHOT_EVERY, parallelism=tasks
+    )
+
+
+SYSTEMS = {"Penstock Continuous": continuous, "Penstock MicroBatch": microbatch, "Flink": flink}
+
+
+def parallelism(system: str, rows: int, runs: int) -> Iterator[Point]:
+    """One task and two."""
+    alone: dict[str, float] = {}
+    for tasks in (1, 2):
+        found = SYSTEMS[system](rows, tasks, runs)
+        rate = {what: statistics.median(getattr(each, what) for each in found) for what in ("whole", "steady")}
+        alone = alone or rate
+        yield {
+            "name": f"{system}, {tasks} task{'s' if tasks > 1 else ''}",
+            "cost": 1e9 / rate["whole"],
+            "note": "; ".join(each.note for each in found if each.note),
+            "figures": {
+                "events/s, whole": f"{rate['whole'] / 1e6:.2f}M",
+                "steady": f"{rate['steady'] / 1e6:.2f}M",
+                "to one task": f"{rate['whole'] / alone['whole']:.2f}x, {rate['steady'] / alone['steady']:.2f}x",
+            },
+        }
+
+
+# Keys, batches, channels.
+
+
+def keys(rows: int, runs: int, runner: MakeRunner) -> Iterator[Point]:
+    """The same rows over more and more keys. Of a key in memory is what a process has more than with the fewest keys."""
+    least = 0
+    for count in KEYS:
+        if count > rows:
+            break
+        found = measured(Scattered(count, rows // count), runner(systems.PARALLELISM), runs)
+        memory = max(each.memory for each in found)
+        least = least or memory
+        more = systems.PARALLELISM * (memory - least) / count
+        figures = {"memory of a task's process": f"{memory / 2**20:,.0f} MiB"}
+        figures["memory per key"] = f"{more:,.0f} bytes" if count >= MANY_KEYS else "-"
+        yield point(f"{count:,} keys", found, figures)
+
+
+def batches(rows: int, runs: int, runner: MakeRunner) -> Iterator[Point]:
+    """Sources that hand out fewer and fewer rows at a time."""
+    for batch in BATCHES:
+        source = Scattered(FEW_KEYS, max(1, rows // FEW_KEYS), batch=batch)
+        yield point(f"{batch:,} rows", measured(source, runner(systems.PARALLELISM), runs), {})
+
+
+def channels(rows: int, runs: int, runner: MakeRunner) -> Iterator[Point]:
+    """More and more tasks, each with a split of its own and a channel to each."""
+    for tasks in TASKS:
+        source = Scattered(FEW_KEYS, max(1, rows // FEW_KEYS), lanes=tasks)
+        yield point(f"{tasks} tasks, {tasks**2} channels", measured(source, runner(tasks), runs), {})
+
+
+def measured(source: Scattered, runner: Runner, runs: int) -> list[statejobs.Counted]:
+    """Several runs, after one that warms up."""
+    statejobs.count(Scattered(1_000, 100, lanes=source.lanes), runner)  # what is imported on first use
+    return [statejobs.count(source, runner) for _ in range(runs)]
+
+
+def point(name: str, found: list[statejobs.Counted], figures: dict[str, str]) -> Point:
+    """Medians of several runs. The cost is processor time: of all workers, all threads."""
+    rate, cpu_ns = (statistics.median(getattr(each, what) for each in found) for what in ("rate", "cpu_ns"))
+    note = "; ".join({each.note for each in found if each.note})
+    costs = {"rows/s": f"{rate / 1e6:.2f}M", "processor time per row": f"{cpu_ns:,.0f} ns"}
+    costs["updates per row"] = f"{found[0].updates / found[0].rows:.2f}"
+    return {"name": name, "cost": cpu_ns, "rate": rate, "note": note, "figures": {**costs, **figures}}
+
+
+# The size of the state.
+
+
+def states(largest: int, folder: Path) -> Iterator[Point]:
+    """Tables of more and more keys, one after the other, and what ten thousand changes cost each."""
+    random = np.random.default_rng(5)
+    for count in (largest // 100, largest // 10, largest):
+        table = Stored(open_store(folder / str(count)))
+        everything = random.permutation(count)
+        for start in range(0, count, FILL_KEYS):
+            table.change(everything[start : start + FILL_KEYS])
+        changed = min(CHANGED, count)
+        cost = summary([table.change(random.choice(count, changed, replace=False)) for _ in range(SNAPSHOTS)])
+        restored, restore_s = table.restored()
+        yield {
+            "name": f"{count:,} keys",
+            "cost": cost["pause_p50_ms"],
+            "note": wrong_total(restored, table.counted),
+            "figures": {
+                "files": f"{sum(file.stat().st_size for file in (folder / str(count)).rglob('*.arrow')) / 2**20:,.0f} MiB",
+                f"pause for {changed:,} changes, p50 and p99": f"{cost['pause_p50_ms']:.2f} ms, {cost['pause_p99_ms']:.2f} ms",
+                "written per change, with compaction": f"{cost['bytes_written_per_change']:,.0f} bytes",
+                "restored in": f"{restore_s:.2f} s",
+            },
+        }

@@ -1,0 +1,54 @@
+"""The peers that must be fetched, at a size that takes seconds: they count the same events. Run by `make bench-quick`, not by
+`make test`, which fetches nothing.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import bytewaxpeer, flinkpeer, install
+from benchmarks.workload import Input, write_json
+
+ROWS = 40_000
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> Input:
+    folder = tmp_path_factory.mktemp("events")
+    write_json(folder, 4, ROWS // 4)
+    return Input(ROWS, folder)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fetched() -> None:
+    try:
+        install.flink()
+        install.bytewax()
+    except install.Unavailable as problem:
+        pytest.skip(str(problem))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["generated", "memory", "files"])
+@pytest.mark.parametrize("system", flinkpeer.SYSTEMS)
+def test_flink_counts_the_same_events(system: str, case: str, events: Input) -> None:
+    (run,) = flinkpeer.run(system, case, events, events, runs=1, snapshot_every="50ms")
+    assert run.verified, run.note
+    assert run.commits[-1][1] == ROWS
+    assert run.memory > 0
+
+
+@pytest.mark.slow
+def test_flink_measures_every_row_of_the_latency_case() -> None:
+    found = flinkpeer.latency(2_000, 4.0, warm_s=2.0)
+    assert found["verified"], found["note"]
+    assert found["measured"] == 4_000
+    assert found["commits"] >= 2
+    assert 0 <= found["p50_ms"] <= found["p99_ms"] <= found["p999_ms"] <= found["max_ms"]
+
+
+@pytest.mark.slow
+def test_bytewax_counts_the_same_events(events: Input) -> None:
+    run = bytewaxpeer.run(events)
+    assert run.verified, run.note
+    assert run.memory > 0
