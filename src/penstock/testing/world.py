@@ -21,6 +21,8 @@ rows; a target folds the rows it gets into its state and gives them to the sink.
    complete an alignment, that target moves. An acknowledgement that is not an epoch's last is heard, where it can neither be
    declined nor outlive its attempt. The only claimer reads which terms there are: nobody else creates any.
 7. `epochs` bounds the run: the trigger of that epoch and of later ones is delivered to a source after its end.
+8. An epoch is overdue at a target at any moment after its worker has heard the trigger: how long anybody waits is not modelled.
+   From then on its barriers may overtake the rows before them.
 
 Parts are copied before they are changed, so that worlds share what they have in common.
 """
@@ -33,6 +35,7 @@ from dataclasses import replace
 from penstock.protocol import coordinator as co
 from penstock.protocol import terms
 from penstock.protocol.messages import (
+    Aborted,
     AdvanceTime,
     Arrived,
     Barrier,
@@ -42,10 +45,15 @@ from penstock.protocol.messages import (
     EndEdge,
     Forward,
     Freeze,
+    GiveUp,
     Hold,
+    Keep,
     Message,
     Order,
+    Overdue,
+    Overtook,
     Process,
+    Recorded,
     Release,
     SourcesEnded,
     Stamp,
@@ -99,7 +107,7 @@ class World:
         self.targets: dict[int, Target] = {}
         self.channels: dict[tuple[int, int], tuple[Message, ...]] = {}
         self.origins: tuple[tuple[tuple[int, int], str], ...] = ()  # whose run a channel holds, where it is not the first
-        self.control: dict[int, tuple[Trigger | Completed, ...]] = {}
+        self.control: dict[int, tuple[Trigger | Completed | Aborted, ...]] = {}
         self.acks: dict[str, Letter] = {}  # of the running attempt, by task
         self.late: Letter | None = None
         self.store: dict[str, bytes] = {}
@@ -111,7 +119,7 @@ class World:
         self.doing = ""  # the choice being carried out, for whoever must report that it went wrong
         self.mourned = False  # a coordinator died; somebody starts another once nobody is left who can finish the job
         self.disk: int | None = None  # the number of what outlives crashes, once known
-        self.left = (scope.crashes, scope.zombies, scope.hiccups, scope.collections, scope.late, scope.reruns)
+        self.left = (scope.crashes, scope.zombies, scope.hiccups, scope.collections, scope.late, scope.reruns, scope.overdue)
 
     # --- going on ---------------------------------------------------------------------------------------------------
 
@@ -190,7 +198,9 @@ class World:
                     assert hearer is not None
                     if letter.event.stamp == hearer.stamp and hearer.clone().handle(host.now, letter.event) == ():
                         return [self._receipt(birth, task)]
-        for j, target in self.targets.items():
+        for j, target in self.targets.items() if not self.left[6] else ():
+            if target.core.recording or target.replaying:
+                continue
             heads = {i: self.channels[i, j][0] if self.channels[i, j] else None for i in WORKERS if i not in target.held}
             completing = len(target.held) + 1 == len(WORKERS) and any(isinstance(m, Barrier) for m in heads.values())
             if heads and None not in heads.values() and not completing:
@@ -228,13 +238,38 @@ class World:
                 yield from self._rerun_choices(i, source)
         for w, messages in self.control.items():
             ready = messages and (
-                isinstance(messages[0], Completed) or messages[0].epoch < self.scope.epochs or self.sources[w].core.ended
+                not isinstance(messages[0], Trigger) or messages[0].epoch < self.scope.epochs or self.sources[w].core.ended
             )
             if ready:
                 yield f"worker {w} hears {_show(messages[0])}", False, step(World._hear, w)
         for (i, j), waiting in self.channels.items():
-            if waiting and i not in self.targets[j].held:
+            if waiting and i not in self.targets[j].held and (not self.targets[j].replaying or i == 0):
                 yield self._arrival(i, j)
+        for j, target in self.targets.items():
+            yield from self._overdue_choices(j, target)
+
+    def _overdue_choices(self, j: int, target: Target) -> Iterator[Choice]:
+        core, epoch = target.core, target.told
+        if self.left[6] and epoch > core.last_epoch and not core.ended:
+            yield f"epoch {epoch} is overdue at target {j}", False, step(World._overdue, j, epoch)
+        barrier = Barrier(core.last_epoch)
+        for i in sorted(core.recording):
+            if barrier in self.channels[i, j][1:]:
+                yield f"target {j} finds {barrier} of source {i} behind other messages", False, step(World._overtake, i, j)
+
+    def _overdue(self, j: int, epoch: int) -> None:
+        self._spend(6)
+        target = self.targets[j] = self.targets[j].clone()
+        self._obey(target, self._heard(target, Overdue(epoch)))
+
+    def _overtake(self, i: int, j: int) -> None:
+        """Take a barrier out of a channel, and those of epochs before it, which were given up."""
+        target = self.targets[j] = self.targets[j].clone()
+        epoch = target.core.last_epoch
+        at = self.channels[i, j].index(Barrier(epoch))
+        ahead = tuple(m for m in self.channels[i, j][:at] if not isinstance(m, Barrier))
+        self.channels[i, j] = ahead + self.channels[i, j][at + 1 :]
+        self._obey(target, self._heard(target, Overtook(i, epoch, ahead)))
 
     def _read(self, i: int) -> None:
         source = self.sources[i] = self.sources[i].clone()
@@ -261,6 +296,13 @@ class World:
             target = self.targets[w] = self.targets[w].clone()
             target.prepared = tuple((e, rows) for e, rows in target.prepared if e > message.epoch)
             return
+        if isinstance(message, Aborted):
+            target = self.targets[w] = self.targets[w].clone()
+            self._obey(target, self._heard(target, message))
+            return
+        if w in self.targets and self.left[6]:
+            target = self.targets[w] = self.targets[w].clone()
+            target.told = message.epoch
         source = self.sources[w] = self.sources[w].clone()
         for order in self._heard(source, message):
             match order:
@@ -282,8 +324,12 @@ class World:
         message, *rest = self.channels[i, j]
         self.channels[i, j] = tuple(rest)
         target = self.targets[j] = self.targets[j].clone()
-        told = target.clock.time
-        for order in self._heard(target, Arrived(i, message)):
+        target.replaying = max(0, target.replaying - 1)
+        self._obey(target, self._heard(target, Arrived(i, message)))
+
+    def _obey(self, target: Target, orders: Sequence[Order]) -> None:
+        j, told = target.index, target.clock.time
+        for order in orders:
             match order:
                 case Process(_, row):
                     require(
@@ -298,19 +344,30 @@ class World:
                     target.held |= {input}
                 case Release(input):
                     target.held -= {input}
-                case Freeze(epoch):
-                    self._freeze(target, epoch)
+                case Freeze(epoch, recording):
+                    ack = self._freeze(target, epoch)
+                    if recording:
+                        target.unsaid, target.kept = ack, ()
+                    else:
+                        self._acknowledge(epoch, f"target {j}", ack)
+                case Keep(_, row):
+                    target.kept = (*target.kept, row)
+                case Recorded(epoch):
+                    assert target.unsaid is not None
+                    self._acknowledge(epoch, f"target {j}", replace(target.unsaid, in_flight=target.kept))
+                    target.unsaid, target.kept = None, ()
+                case GiveUp():
+                    target.unsaid, target.kept = None, ()
         target.core.check()
 
-    def _freeze(self, target: Target, epoch: int) -> None:
+    def _freeze(self, target: Target, epoch: int) -> TaskAck:
         target.prepared = (*target.prepared, (epoch, target.fresh))
         target.fresh = ()
         state = self.save(target, epoch, (target.seen, target.clock.time))
         rows = tuple(sorted(row for _, rows in target.prepared for row in rows))
         known = dict(self.origins)
         consumed = {f"source {i}": known.get((i, target.index), f"source {i} {target.uid}") for i in WORKERS}
-        ack = TaskAck(target.uid, consumed, states={"fold": state}, committables={SINK: rows}, ended=target.core.ended)
-        self._acknowledge(epoch, f"target {target.index}", ack)
+        return TaskAck(target.uid, consumed, states={"fold": state}, committables={SINK: rows}, ended=target.core.ended)
 
     def save(self, target: Target, epoch: int, state: tuple[tuple[Row, ...], int]) -> tuple[tuple[Row, ...], int]:
         """Store a state under a name of its own; what a reader of that name will find."""
@@ -320,9 +377,11 @@ class World:
         assert self.stamp is not None
         self.acks[task] = Letter(co.Acked(self.stamp, epoch, task, ack))
 
-    def _heard(self, task: Source | Target, event: Arrived | Trigger | SourcesEnded) -> tuple[Order, ...]:
+    def _heard(
+        self, task: Source | Target, event: Arrived | Trigger | SourcesEnded | Overdue | Overtook | Aborted
+    ) -> tuple[Order, ...]:
         core = task.core
-        where = ("aligning" if core.held else "free") + (", ended" if core.ended else "")
+        where = ("aligning" if core.held else "recording" if core.recording else "free") + (", ended" if core.ended else "")
         self.hits.add((f"{type(task).__name__} {where}", type(event.message if isinstance(event, Arrived) else event).__name__))
         return core.handle(event)
 
@@ -418,6 +477,8 @@ class World:
                     self._begin(host, stamp)
             case co.EndAttempt(stamp):
                 self._end_attempt(stamp)
+            case co.TellAborted(stamp, epoch) if stamp == self.stamp and self.scope.overdue:
+                self.control = {w: (*m, Aborted(epoch)) if w in self.targets else m for w, m in self.control.items()}
             case co.TriggerEpoch(stamp, epoch, finish) if stamp == self.stamp:
                 self.control = {w: (*messages, Trigger(epoch, finish)) for w, messages in self.control.items()}
             case co.TellCompleted(stamp, epoch) if stamp == self.stamp:
@@ -455,9 +516,12 @@ class World:
         targets = range(self.scope.targets)
         self.stamp = stamp
         self.sources = {i: Source(i, start.positions[i], f"source {i} {uid}") for i in WORKERS}
-        self.targets = {j: Target(j, *start.states[j], uid) for j in targets}
+        self.targets = {j: Target(j, *start.states[j], uid, len(start.in_flight[j])) for j in targets}
         self.channels = {(i, j): () for i in WORKERS for j in targets}
         self.control, self.origins = dict.fromkeys(WORKERS, ()), ()
+        for j in targets:
+            for row in start.in_flight[j]:
+                self.send(0, j, Batch(row, 1, 1))
         host.inbox = (co.Running(stamp),)
 
     def _end_attempt(self, stamp: Stamp | None) -> None:
@@ -677,13 +741,20 @@ class World:
 
 
 def check_cut(truth: tuple[Manifest, ...]) -> None:
-    """The newest checkpoint holds the rows before its positions and no others: once in its states, once in all output so far."""
+    """The newest checkpoint holds the rows before its positions and no others, each once: in its states and in all output so far,
+    or in flight."""
     newest = truth[-1]
     before = [(i, n) for i in WORKERS for n in range(1, newest.positions[i] + 1)]
     folded = sorted(row for rows, _ in newest.states for row in rows)
-    require(folded == before, "cut", f"epoch {newest.epoch} has read {before} and its states hold {folded}")
+    in_flight = [row for rows in newest.in_flight for row in rows]
+    held = f"its states hold {folded}" + (f", and {in_flight} are in flight" if in_flight else "")
+    require(sorted([*folded, *in_flight]) == before, "cut", f"epoch {newest.epoch} has read {before} and {held}")
     output = sorted(row for manifest in truth for row in manifest.fresh)
-    require(output == before, "cut", f"epoch {newest.epoch} has read {before}, and the output up to it is {output}")
+    require(output == folded, "cut", f"epoch {newest.epoch}: {held}, and the output up to it is {output}")
+    for rows in newest.in_flight:
+        for i in WORKERS:
+            own = [row for row in rows if row[0] == i]
+            require(own == sorted(own), "cut", f"epoch {newest.epoch}: {own} are in flight in another order than they were sent")
 
 
 def _show(thing: object) -> str:
