@@ -22,7 +22,7 @@ import pytest
 import penstock as pen
 from penstock import sinks, sources
 from penstock.connectors.adevents import AD_EVENT, ad_events, campaign_of
-from penstock.errors import JobError, RunnerError
+from penstock.errors import DecodeError, JobError, RunnerError
 from penstock.protocol import coordinator as c
 from penstock.protocol.messages import Barrier, Batch, Stamp, TaskAck
 from penstock.runners.continuous.channel import Credentials, Wires
@@ -152,7 +152,7 @@ def test_a_lost_and_a_silent_worker_fail_the_attempt_once() -> None:
 def test_a_data_port_lets_in_only_awaited_peers_of_the_attempt() -> None:
     ours, theirs = Credentials("t" * 64, STAMP), Credentials("x" * 64, STAMP)
     receiver, queue = Wires(ours), Queue()
-    receiver.expect((0, 1, 0), queue, SCHEMA, lambda: False)
+    receiver.expect((0, 1, 0), queue, SCHEMA)
     receiver.answer()
     strangers = [Wires(theirs), Wires(Credentials("t" * 64, Stamp("abc", 1, 1))), Wires(ours), Wires(ours)]
     channels = [(0, 1, 0), (0, 1, 0), (0, 2, 0), (0, 1, 0)]
@@ -173,37 +173,76 @@ def test_a_data_port_lets_in_only_awaited_peers_of_the_attempt() -> None:
         wires.close()
 
 
-def test_a_channel_is_full_until_its_reader_wants_more() -> None:
+def test_a_channel_is_full_until_its_reader_has_taken_some() -> None:
     credentials = Credentials("t" * 64, STAMP)
-    receiver, sender = Wires(credentials, bytes_max=4096), Wires(credentials, bytes_max=4096)
-    held, queue = [True], Queue(4096)
-    receiver.expect((0, 1, 0), queue, SCHEMA, lambda: held[0])
+    receiver, sender = Wires(credentials, bytes_max=50_000), Wires(credentials, bytes_max=50_000)
+    queue = Queue(50_000)
+    queue.push(Barrier(1))  # of an earlier life: nothing that the sender knows of
+    receiver.expect((0, 1, 0), queue, SCHEMA)
     receiver.answer()
     outlet = sender.connect((0, 1, 0), receiver.address)
-    rows = pa.record_batch({"n": np.arange(10_000)})
+    rows = pa.record_batch({"n": np.arange(1000)})
     sent = 0
-    for _ in range(200):
-        if not outlet.full:
-            outlet.push(Batch(rows, rows.num_rows, rows.nbytes))
-            sent += 1
+
+    def turn() -> None:
         sender.turn(0.0)
         receiver.turn(0.0)
+
+    def send(turns: int) -> None:
+        nonlocal sent
+        for _ in range(turns):
+            if not outlet.full:
+                outlet.push(Batch(rows, rows.num_rows, rows.nbytes))
+                sent += 1
+            turn()
+
+    send(300)
     assert outlet.full
-    assert len(queue) == 0, "a held input is not read"
-    held[0] = False
-    got = 0
+    assert not outlet.crammed
+    assert len(queue) == sent + 1, "all that was sent is there, none of it in between"
+    assert queue.bytes < 2 * 50_000 + rows.nbytes + 1000, "and it is no more than may be under way"
     outlet.push(Barrier(9))
-    while got <= sent:
-        sender.turn(0.001)
-        receiver.turn(0.001)
-        assert queue.bytes < 4096 + rows.nbytes + 1000, "no more is read than fits"
-        while len(queue):
-            last = queue.pop()
-            got += 1
-    assert last == Barrier(9)
-    assert not outlet.full
+    for _ in range(20):
+        turn()
+    assert outlet.full
+    assert queue.overtake(9) is not None, "a barrier gets through"
+    while len(queue) > 2:
+        queue.pop()
+    send(300)
+    assert outlet.full, "there was room again"
+    assert sent > 20
+    while len(queue):
+        queue.pop()
+        turn()
+    wait_until(lambda: turn() or not outlet.full)
     sender.close()
     receiver.close()
+
+
+def test_a_receiver_that_takes_what_was_never_sent_is_no_peer() -> None:
+    credentials = Credentials("t" * 64, STAMP)
+    sender = Wires(credentials)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        outlet = sender.connect((0, 1, 0), server.getsockname())
+        other, _ = server.accept()
+        outlet.push(Barrier(1))
+        other.sendall((2).to_bytes(8, "little"))
+        with pytest.raises(DecodeError, match="took 2 messages, and 1 were sent"):
+            sender.turn(1.0)
+        other.close()
+    sender.close()
+
+
+def test_a_sender_whose_receiver_is_gone_says_so() -> None:
+    credentials = Credentials("t" * 64, STAMP)
+    sender = Wires(credentials)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender.connect((0, 1, 0), server.getsockname())
+        other, _ = server.accept()
+        assert sender.lost_for() == 0.0
+        other.close()
+        wait_until(lambda: sender.turn(0.01) or sender.lost_for() > 0)
+    sender.close()
 
 
 # --- with Spark ---------------------------------------------------------------------------------------------------------

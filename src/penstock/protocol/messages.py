@@ -185,7 +185,7 @@ class CallsDone:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The runner wrote what `Store` asked for; `handles` are by (operator, state), `in_flight` by incoming edge."""
+    """The runner wrote what `Store` asked for; `handles` are by (operator, state), files of `in_flight` by incoming edge."""
 
     epoch: int
     handles: Mapping[str, Any]
