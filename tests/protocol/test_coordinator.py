@@ -399,7 +399,7 @@ def test_a_savepoint_outlives_a_failed_attempt() -> None:
     assert job.hear(SavepointAsked("mine")) == (TriggerEpoch(job.stamp, 1, False, aligned=True),)
     job.hear(AttemptFailed(job.stamp, "gone"))
     job.hear(Ticked(), after=8)
-    assert job.hear(Running(job.stamp)) == (TriggerEpoch(job.stamp, 1, False),)
+    assert job.hear(Running(job.stamp)) == (TriggerEpoch(job.stamp, 1, False, aligned=True),)
     assert job.publish() == (TellCompleted(job.stamp, 1), TakeSavepoint("mine", 1))
 
 

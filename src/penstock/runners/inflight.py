@@ -57,7 +57,7 @@ def _read(entry: Mapping[str, Any], exchange: Exchange, files: Files) -> Iterato
     data = files.open(entry["path"])
     if data.size != entry["bytes"] or checksum(data) != entry["checksum"]:
         raise CorruptError(f"{entry['path']} was altered or cut short: its rows in flight cannot be trusted")
-    for message in read_messages(memoryview(data), exchange.schema):
+    for message in read_messages(memoryview(data).cast("B"), exchange.schema):
         assert isinstance(message, Batch), "only rows are recorded"
         yield message.payload
 

@@ -4,7 +4,7 @@ A **seat** is a task with what surrounds it: its input queues, its outlets, the 
 event it is working on. A `Loop` holds the seats of one process. No call here blocks.
 
 1. A seat is runnable only while every outlet is below its mark. Otherwise its iterator is not pulled and its inputs are not read:
-   that is back-pressure, all the way to the source.
+   that is back-pressure, all the way to the source. Only what sends no rows (`is_urgent`) is handled all the same.
 2. A held input is not read. Others are.
 3. Seats are tried sinks first and work off what waits for them, so rows leave before new ones come in; sources read only when the
    stage has nothing else to do.
@@ -15,8 +15,7 @@ event it is working on. A `Loop` holds the seats of one process. No call here bl
    no rows, but anything else: so barriers do not wait for calls.
 7. The graph of tasks has no cycle and a task without outlets is always runnable, so as long as there is work some seat can run.
 8. An epoch that is overdue does not wait for room. The event under way is finished beyond the mark (up to `ROOM`), since a
-   snapshot is taken between events. What belongs to the snapshot (markers, no rows) is handled although outlets are full. And
-   where a barrier is in an input's queue it is taken out, ahead of the rows before it.
+   snapshot is taken between events. And where a barrier is in an input's queue it is taken out, ahead of the rows before it.
 9. Rows that were in flight in the snapshot stand at the front of the queues. Until they are gone nothing else is taken from any.
 """
 
@@ -140,7 +139,7 @@ class Queue:
             at = self._messages.index(barrier)
         except ValueError:
             return None
-        ahead = [message for message in islice(self._messages, at) if not isinstance(message, Barrier)]
+        ahead: list[Message] = [message for message in islice(self._messages, at) if not isinstance(message, Barrier)]
         gone = at + 1 - len(ahead)
         self._messages = deque([*ahead, *islice(self._messages, at + 1, None)])
         self._bytes -= gone * MARKER_BYTES
@@ -223,7 +222,6 @@ class Seat:
         self._frozen = 0  # the last epoch whose cut was reached
         self._overdue_at: int | None = None  # when the last epoch has waited long enough
         self._late = False  # it has, and the task is still to be told
-        self._hurried = False  # it has, and not all its barriers are here
         self._replaying: Counter[int] = Counter()  # by input: how many messages at the front were in flight in the snapshot
         self._answer, self._store = answer, store
         self._held: set[int] = set()
@@ -285,7 +283,7 @@ class Seat:
             self._hurry()
         blocked = self.blocked
         self._pass_time(now, could_read=not blocked and SOURCES not in self._held and self.task.ready)
-        if blocked and not (self._hurried and self._iterator is None):
+        if blocked and self._iterator is not None:
             return False
         at_once = False
         if self._iterator is None:
@@ -295,7 +293,7 @@ class Seat:
             if self.observe is not None:
                 self.observe(self.task, event)
             self._iterator = self.task.handle(event)
-            at_once = self._hurried and is_urgent(event)
+            at_once = is_urgent(event)
             if isinstance(event, Overdue):
                 self._late = False
         self._pull(to_the_end=at_once)
@@ -303,11 +301,11 @@ class Seat:
 
     def _hurry(self) -> None:
         """The epoch is overdue: tell the task as soon as it is between two events."""
-        self._overdue_at, self._late, self._hurried = None, True, True
+        self._overdue_at, self._late = None, True
         self._events.append(Overdue(self.epoch))
 
     def _urgent_event(self) -> Event | None:
-        """What an overdue snapshot waits for, and sends no rows."""
+        """What need not wait for room."""
         if self._next is not None:
             event, self._next = (self._next, None) if is_urgent(self._next) else (None, self._next)
             return event
@@ -343,9 +341,6 @@ class Seat:
             if self.blocked and not to_the_end:
                 return  # go on once there is room
         self._iterator = None
-        if self._hurried:
-            _, owing = self.task.recording
-            self._hurried = self._late or bool(owing)
 
     def _carry_out(self, action: Action) -> None:
         match action:
@@ -397,7 +392,7 @@ class Seat:
     def _waiting_event(self, now: int) -> Event | None:
         if self._events:
             return self._events.popleft()
-        if self._hurried and (overtaken := self._overtaken()) is not None:
+        if (overtaken := self._overtaken()) is not None:
             return overtaken
         ready = True
         if self.task.calling:
@@ -499,7 +494,7 @@ class Seat:
 
 
 def is_urgent(event: Event) -> bool:
-    """Whether a snapshot may wait for this event, and no row leaves the task because of it."""
+    """Whether a snapshot may wait for this event, and it makes the task send markers at most."""
     if isinstance(event, Trigger):
         return not event.finish
     return isinstance(event, Overdue | Overtook | Aborted | Completed | Stored | StoreFailed)

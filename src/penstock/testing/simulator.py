@@ -55,10 +55,10 @@ FAULTS = (
     "late-ack",  # an acknowledgement of a dead attempt arrives
     "double-ack",  # an acknowledgement arrives twice
 )
-PATIENCE = ("never", "never", "0s", "5ms")
+PATIENCE = ("never", "never", "never", "never", "0s", "5ms")
 """How long a snapshot waits for barriers. Where it does not wait for ever, the tasks behind exchanges are slow."""
 STEPS_MAX = 60_000
-SLOW = 0.3  # how often slow tasks get a turn
+SLOW = 0.4  # how often slow tasks get a turn
 ROWS = 40
 BASE = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -211,7 +211,7 @@ class Simulation:
             "simulated",
             {
                 "storage": str(self._folder),
-                "snapshot_every": "6ms",
+                "snapshot_every": "6ms" if self.patience == "never" else "25ms",
                 "backoff": "5ms",
                 "restarts": 50,
                 "unaligned_after": self.patience,

@@ -335,6 +335,8 @@ class World:
                     require(
                         target.clock.time < row[1], "time", f"row {row} is late at target {j}, which is at {target.clock.time}"
                     )
+                    later = [seen for seen in target.seen if seen > row and seen[0] == row[0]]
+                    require(not later, "order", f"row {row} comes to target {j} after {later}")
                     target.seen = tuple(sorted((*target.seen, row)))
                     target.fresh = (*target.fresh, row)
                 case AdvanceTime(edge, time):
