@@ -534,11 +534,11 @@ def test_epochs_complete_under_back_pressure_and_a_kill_loses_nothing(spark: Any
             published[manifest.epoch] = time.monotonic()
             if manifest.in_flight:
                 unaligned.append(manifest)
-        processes = conductor._attempts.server.processes() if conductor._attempts and conductor._attempts.server else {}
+        processes = conductor._attempts.server.processes() if conductor._attempts and conductor._attempts.server else []
         if killed_at is None and len(unaligned) == 3:
             killed_at = manifest.epoch
             os.kill(processes[1], signal.SIGKILL)
-        for process in processes.values():
+        for process in processes:
             with contextlib.suppress(OSError, IndexError):
                 most_mb = max(most_mb, memory_mb(process))
         time.sleep(0.02)
