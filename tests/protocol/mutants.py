@@ -20,6 +20,7 @@ TASK = "penstock.protocol.task:TaskCore"
 COORDINATOR = "penstock.protocol.coordinator:Coordinator"
 TERMS = "penstock.protocol.terms:"
 WORLD = "penstock.testing.world:World"
+TASKS = "penstock.testing.tasks:Tasks"
 
 SHORT = Scope("short crash", rows=(1, 1), epochs=2, crashes=1)
 REPLAY = Scope("replay", rows=(0, 2), epochs=2, overdue=1, crashes=1)
@@ -83,7 +84,7 @@ MUTANTS = (
     Mutant(
         "barrier overtakes rows",
         "rows sent before the barrier are counted as after it",
-        f"{WORLD}.send",
+        f"{TASKS}.send",
         (
             (
                 "= (*self.channels[i, j], message)",
@@ -136,7 +137,7 @@ MUTANTS = (
     Mutant(
         "names are used again",
         "a state file named by its epoch alone is found written, by an attempt that failed",
-        f"{WORLD}.save",
+        f"{TASKS}.save",
         (
             (
                 "return state\n",
@@ -363,7 +364,7 @@ MUTANTS = (
     Mutant(
         "rows in flight are replayed beside new ones",
         "a later row of the same key comes first",
-        f"{WORLD}._task_choices",
+        f"{TASKS}._task_choices",
         ((" and (not self.targets[j].replaying or i == 0)", ""),),
         "replay",
         "order",
