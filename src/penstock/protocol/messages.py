@@ -377,7 +377,7 @@ class TaskAck:
     watermarks: Mapping[str, int] = field(default_factory=dict)  # operator -> event time reached
     states: Mapping[str, Any] = field(default_factory=dict)  # "operator/state" -> list of handles as JSON
     floors: Mapping[str, Any] = field(default_factory=dict)  # "operator/state" -> [[first group, last group, floor], ...]
-    in_flight: Sequence[Any] = ()  # rows that were sent and not yet processed: entries of the manifest
+    in_flight: Sequence[Any] = field(default_factory=list)  # rows that were sent and not yet processed: entries of the manifest
     committables: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # sink -> committables
     counters: Mapping[str, int] = field(default_factory=dict)
     wake_at: int | None = None

@@ -81,6 +81,12 @@ class Report:
     lines: list[str] = field(default_factory=list)
 
 
+def patience_of(seed: int) -> tuple[str, random.Random]:
+    """How long snapshots wait in this schedule. By a generator of its own, so that the others stay what they are."""
+    pressure = random.Random(f"pressure {seed}")
+    return pressure.choice(PATIENCE), pressure
+
+
 class Misfortune:
     """The faults planned for one seed: each waits for its moment, counted in occasions for its kind, and strikes once.
 
@@ -168,9 +174,7 @@ class Simulation:
         self.clock = Clock()
         self.report = Report(seed)
         self.misfortune = Misfortune(self.rng, self.rng.randrange(2, 6))
-        # By a generator of its own, so that the other schedules stay what they are.
-        self.pressure = random.Random(f"pressure {seed}")
-        self.patience = self.pressure.choice(PATIENCE)
+        self.patience, self.pressure = patience_of(seed)
         self._digest = hashlib.sha256()
         self._steps = 0
         self._acks: list[tuple[Stamp, int, str, Any]] = []
