@@ -40,7 +40,7 @@ in the task that counts, after one exchange between processes. Every row is meas
 """
 
 WINDOWS = """\
-One core, one process, no Spark. A window that overlaps 59 others beside one of the same size that overlaps none, on the same rows
+Processor time in one process, no Spark. A window that overlaps 59 others beside one of the same size that overlaps none, on the same rows
 (100 keys, 100 thousand rows per second of event time); and a million sessions that stay open beside ten thousand, each key in turn.
 """
 

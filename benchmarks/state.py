@@ -6,8 +6,8 @@
 2. **large**: a table of ten million keys in a process that may have 4 GiB, its runs in files. Some keys change between two
    snapshots; how long the task's own thread stands still for one (`freeze` and `stored`), and how much is written. Beside it a
    table that holds those keys only: a snapshot should cost what changed, not what is there.
-3. **job**, **snapshots**: a pipeline that counts per key, see `statejobs.py`.
-4. **functions**: the same count by functions of the user's, see `statefunctions.py`.
+3. **job**, **snapshots**: a pipeline that counts per key, see `statejobs.py`; and what snapshots cost it, and others.
+4. **functions**: the same count by functions of the user's, in both backends, see `statefunctions.py`.
 5. **transform-with-state**: the peer, see `statepeer.py`.
 
 What is counted is checked in every part.
@@ -64,9 +64,12 @@ def run(part: str, *, runs: int, scale: float) -> dict[str, Any]:
         case "job":
             return statejobs.large(int(10_000_000 * scale))
         case "snapshots":
-            few = statejobs.snapshots(int(100_000 * scale), rounds=400, runs=runs)
-            many = statejobs.snapshots(int(1_000_000 * scale), rounds=40, runs=runs)
-            return joined(few, many)
+            return joined(
+                statejobs.ad_counts(int(120_000_000 * scale), runs),
+                statefunctions.snapshots(int(1_000_000 * scale), runs),
+                statejobs.snapshots(int(100_000 * scale), rounds=400, runs=runs),
+                statejobs.snapshots(int(1_000_000 * scale), rounds=40, runs=runs),
+            )
         case "functions":
             return statefunctions.run(int(1_000_000 * scale), runs)
         case _:

@@ -27,9 +27,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import penstock as pen
-from benchmarks import sampler
+from benchmarks import sampler, workload
+from benchmarks.measure import Run
 from benchmarks.state import BATCH, MEMORY_MAX, memory_now
-from benchmarks.systems import PARALLELISM, session
+from benchmarks.systems import PARALLELISM, run_penstock, session
 from penstock.connectors.connector import (
     Chunk,
     Committer,
@@ -225,9 +226,9 @@ def count(
     )
 
 
-def continuous(snapshot_every: str) -> pen.Runner:
+def continuous(snapshot_every: str, state: str = "columnar") -> pen.Runner:
     """Two tasks."""
-    return pen.Continuous(session(), parallelism=PARALLELISM, snapshot_every=snapshot_every)
+    return pen.Continuous(session(), parallelism=PARALLELISM, snapshot_every=snapshot_every, state=state)
 
 
 def large(keys: int, runner: pen.Runner | None = None) -> dict[str, Any]:
@@ -248,20 +249,27 @@ def large(keys: int, runner: pen.Runner | None = None) -> dict[str, Any]:
     return {"rates": rates, "figures": figures, "verified": not found.note, "note": found.note}
 
 
-def snapshots(keys: int, rounds: int, runs: int, runner: Callable[[str], pen.Runner] = continuous) -> dict[str, Any]:
+def snapshots(
+    keys: int,
+    rounds: int,
+    runs: int,
+    runner: Callable[[str], pen.Runner] = continuous,
+    pipeline: Callable[[Source, Sink], pen.Pipeline] = counting,
+    what: str = "a pipeline",
+) -> dict[str, Any]:
     """The same rows with snapshots every second and without any before the end, in turn."""
     often, never = runner("1s"), runner("1h")
-    count(Keys(keys, 2), often)  # what is imported on first use
+    count(Keys(keys, 2), often, pipeline=pipeline)  # what is imported on first use
     found: dict[str, list[Counted]] = {"with": [], "without": []}
     for _ in range(runs):
         for name, each in (("with", often), ("without", never)):
-            found[name].append(count(Keys(keys, rounds), each))
+            found[name].append(count(Keys(keys, rounds), each, pipeline=pipeline))
     rate = {name: statistics.median(each.rate for each in counted) for name, counted in found.items()}
     cpu = {name: statistics.median(each.cpu_ns for each in counted) for name, counted in found.items()}
     pauses = [pause for each in found["with"] for pause in each.pauses_ms]
     note = "; ".join({each.note for counted in found.values() for each in counted if each.note})
     figures = {
-        "keys, rounds over them": f"{keys:,}, {rounds}",
+        "what; keys, rounds over them": f"{what}; {keys:,}, {rounds}",
         "updates per second without snapshots": f"{rate['without'] / 1e6:.2f}M",
         "updates per second with snapshots every second": f"{rate['with'] / 1e6:.2f}M",
         "what is left": f"{rate['with'] / rate['without']:.0%}",
@@ -272,5 +280,24 @@ def snapshots(keys: int, rounds: int, runs: int, runner: Callable[[str], pen.Run
             f"{max(each.gap_ms for each in found['with']):.0f} ms with, {max(each.gap_ms for each in found['without']):.0f} without"
         ),
     }
-    rates = {f"a pipeline, {keys:,} keys, snapshots every second": round(rate["with"])}
+    rates = {f"{what}, {keys:,} keys, snapshots every second": round(rate["with"])}
     return {"rates": rates, "rate": rate, "cpu_ns": cpu, "figures": figures, "verified": not note, "note": note}
+
+
+def ad_counts(rows: int, runs: int, runner: Callable[[str], pen.Runner] = continuous) -> dict[str, Any]:
+    """The same comparison for views per campaign and window, of generated events."""
+    run_penstock(runner("1s"), workload.generated(rows // 10), rows // 10)
+    found: dict[str, list[Run]] = {"with": [], "without": []}
+    for _ in range(runs):
+        for name, every in (("with", "1s"), ("without", "1h")):
+            found[name].append(run_penstock(runner(every), workload.generated(rows), rows))
+    rate = {name: statistics.median(each.whole for each in measured) for name, measured in found.items()}
+    note = "; ".join({each.note for measured in found.values() for each in measured if each.note})
+    figures = {
+        "what; rows": f"ad counts; {rows:,}",
+        "events per second without snapshots": f"{rate['without'] / 1e6:.2f}M",
+        "events per second with snapshots every second": f"{rate['with'] / 1e6:.2f}M",
+        "what is left": f"{rate['with'] / rate['without']:.0%}",
+        "snapshots in a run": str(min(len(each.commits) for each in found["with"])),
+    }
+    return {"rates": {}, "rate": rate, "figures": figures, "verified": not note, "note": note}

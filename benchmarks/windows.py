@@ -1,4 +1,4 @@
-"""What windows cost: sliding beside tumbling ones, and many open sessions beside few. One core, one process, no Spark.
+"""What windows cost: sliding beside tumbling ones, and many open sessions beside few. One process, no Spark; processor time.
 
     python -m benchmarks.run --case windows
 
@@ -72,7 +72,7 @@ class InTurnReader(Reader):
 
 
 def seconds(source: InTurn, shape: Any, *, summed: bool = False) -> float:
-    """How long the rows take, from start to end. `summed`: a million results are added up first, not collected."""
+    """The processor time that the rows take, from start to end. `summed`: a million results are added up first, not collected."""
     out = sinks.memory("windows-benchmark")
     out.clear()
     stream = pen.Pipeline("windows").read(source).with_watermark("at", delay="0s")
@@ -80,9 +80,9 @@ def seconds(source: InTurn, shape: Any, *, summed: bool = False) -> float:
     if summed:
         counts = counts.select("n").window(pen.tumbling("36500d")).aggregate(n=col("n").sum(), name="all")
     pipeline = counts.select("n").write(out)
-    began = time.perf_counter()
+    began = time.process_time()
     pipeline.run(pen.Local(parallelism=1, snapshot_every="1h"))
-    took = time.perf_counter() - began
+    took = time.process_time() - began
     counted = sum(row["n"] for row in out.rows())
     times = getattr(shape, "size", 0) // getattr(shape, "every", getattr(shape, "size", 1)) if hasattr(shape, "every") else 1
     assert counted == source.rows * times, f"{counted} rows counted instead of {source.rows * times}"

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PlanError, RowError
-from penstock.functions import Applied, Row, RowFunction
+from penstock.functions import Applied, Row, RowFunction, encoder_for
 
 INPUT = pa.schema(
     [
@@ -55,6 +55,16 @@ class Priced:
 
 class Named(NamedTuple):
     user: str
+
+
+class Turned(NamedTuple):
+    price: float | None
+    user: str
+
+
+class Straight(NamedTuple):
+    user: str
+    price: float | None
 
 
 class Dicted(TypedDict):
@@ -287,6 +297,24 @@ def test_mistakes_in_annotations_are_plan_errors() -> None:
         RowFunction.of(not_bool, "filter", INPUT)
     with pytest.raises(PlanError, match="flat_map"):
         RowFunction.of(maybe, "map", INPUT)
+
+
+def test_rows_are_the_same_whatever_stands_for_them() -> None:
+    _, encode = encoder_for("user string, price double", INPUT)
+    rows: list[tuple[str, float | None]] = [("ann", 1.0), ("bob", None)]
+    kinds: list[Any] = [
+        Straight._make,
+        lambda row: Turned(user=row[0], price=row[1]),
+        lambda row: Order(*row),
+        lambda row: {"price": row[1], "user": row[0]},
+        lambda row: Row(user=row[0], price=row[1]),
+        tuple,
+    ]
+    for first in kinds:
+        for second in kinds:
+            assert encode([first(rows[0]), second(rows[1])]) == [["ann", "bob"], [1.0, None]]
+    with pytest.raises(RowError, match="expected a row with user, price"):
+        encode([("ann", 1.0, 2.0), ("bob", None, 2.0)])
 
 
 def test_one_row_can_be_decoded_and_encoded_by_itself() -> None:

@@ -30,6 +30,7 @@ from penstock.api.columns import op, pane
 from penstock.api.keyed import running, session, sliding, tumbling
 from penstock.api.pipeline import Pipeline
 from penstock.api.stream import Stream
+from penstock.checkpoints.saved import from_savepoint
 from penstock.connectors.connector import Sink, Source
 from penstock.connectors.foreach import Epoch
 from penstock.errors import ConfigError, JobError, PenstockError, PlanError, RestoreError, RunnerError
@@ -38,12 +39,12 @@ from penstock.expr import UserAggregate as Aggregate
 from penstock.functions import Row
 from penstock.policy import retry
 from penstock.processing.function import Context, ProcessFunction, Timer
+from penstock.processing.output import Output
 from penstock.processing.states import (
     AggregatingState,
     BroadcastState,
     ListState,
     MapState,
-    Output,
     ReducingState,
     ValueState,
 )
@@ -101,6 +102,7 @@ __all__ = [
     "concat",
     "count",
     "event_time",
+    "from_savepoint",
     "greatest",
     "least",
     "lit",

@@ -469,12 +469,21 @@ def _record_columns(results: list[Any], names: list[str]) -> list[list[Any]]:
     only = kinds.pop() if len(kinds) == 1 else None
     if dataclasses.is_dataclass(only) and {field.name for field in dataclasses.fields(only)} == set(names):
         return [[getattr(result, name) for result in results] for name in names]
-    records = [_record_of(result, names) for result in results]
+    if only is not None and _stands_for(only, results, names):
+        return list(map(list, zip(*results, strict=True)))
+    records = results if only is dict else [_record_of(result, names) for result in results]
     known = set(names)
     for record in records:
         if not known.issuperset(record):
             raise RowError(no_such_column(next(name for name in record if name not in known), names))
     return [[record.get(name) for record in records] for name in names]
+
+
+def _stands_for(kind: type, results: list[Any], names: list[str]) -> bool:
+    """Whether these, all of one kind, are tuples with exactly these columns."""
+    if kind is tuple:
+        return set(map(len, results)) == {len(names)}
+    return issubclass(kind, tuple) and getattr(kind, "_fields", None) == tuple(names)
 
 
 def _record_of(value: Any, names: list[str]) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 import penstock as pen
-from conformance import data
+from conformance import contract, data
 from conformance.source import Gated
 from penstock import col, sinks, triggers
 
@@ -527,4 +527,10 @@ CASES = [
     Case("async", {"events": data.make(25, rows=400)}, calls),
     Case("process", {"events": data.make(25, rows=700)}, process),
     Case("connected", {"left": data.make(26, splits=2, rows=500), "right": data.make(27, splits=2, rows=500)}, connected),
+    Case(
+        "states",
+        {"events": data.make(28, splits=2, rows=200), "rules": data.make(29, splits=1, rows=200)},
+        contract.build,
+        on_error="dead-letter",
+    ),
 ]

@@ -482,4 +482,9 @@ def check_connected(inputs: Inputs, out: str) -> None:
 
 def check(name: str, inputs: Inputs, out: str) -> None:
     """Whether what was committed under `out` is the answer of case `name`."""
+    if name == "states":
+        from conformance import contract_oracle  # which needs this module first
+
+        contract_oracle.check(inputs, out)
+        return
     globals()[f"check_{name.replace('-', '_')}"](inputs, out)

@@ -227,7 +227,7 @@ def test_other_states_start_from_tables_too() -> None:
             "the initial values of state 'n' have a null, and it holds none",
         ),
         ("/nowhere/at/all", "there is nothing to read in /nowhere/at/all. Files end in .parquet, .csv, .jsonl, .json"),
-        (7, "initial= takes a table (Arrow, pandas, a list of dicts) or a path, and got int"),
+        (7, "initial= takes a table (Arrow, pandas, a list of dicts), a path or pen.from_savepoint(…), and got int"),
     ],
 )
 def test_what_does_not_fit_is_refused(source: Any, text: str) -> None:

@@ -95,6 +95,41 @@ def test_a_freeze_holds_only_what_changed(kind: Kind) -> None:
     assert [run.rows for run in table.freeze(2).runs] == [2, 1_000]
 
 
+def test_when_most_keys_changed_a_run_of_all_takes_the_place_of_the_others(kind: Kind) -> None:
+    table = kind(COUNTS, ALL, 128)
+    for epoch in range(1, 5):
+        table.put_many(ads(*range(1_000)), counts(*range(epoch, 1_000 + epoch)))
+        assert [run.rows for run in table.freeze(epoch).runs] == [1_000]
+    table.put_many(ads(*range(200, 1_000)), counts(*range(800)))
+    table.delete_many(ads(0))
+    assert [run.rows for run in table.freeze(5).runs] == [999]
+
+
+def test_a_key_deleted_before_a_run_of_all_does_not_come_back_with_an_older_snapshot(kind: Kind) -> None:
+    files = FilesInMemory()
+    table = kind(COUNTS, ALL, 128)
+    table.put_many(ads(1, 2), counts(10, 20))
+    older = table.freeze(1)
+    table.put_many(ads(2), counts(21))
+    table.delete_many(ads(1))
+    newer = table.freeze(2)
+    assert [run.rows for run in newer.runs] == [1]
+    table.stored(older, store(older, files, files.name))
+    assert contents(table) == [(2, 21)]
+    table.put_many(ads(3), counts(30))
+    assert sorted(contents(kind.open(COUNTS, ALL, 128, saved(table, files, 3), files))) == [(2, 21), (3, 30)]
+
+
+def test_a_table_that_was_restored_searches_its_runs_and_writes_what_changed(kind: Kind) -> None:
+    files = FilesInMemory()
+    table = kind(COUNTS, ALL, 128)
+    table.put_many(ads(1, 2, 3), counts(10, 20, 30))
+    again = kind.open(COUNTS, ALL, 128, saved(table, files), files)
+    again.put_many(ads(1, 2), counts(11, 21))
+    assert [run.rows for run in again.freeze(2).runs] == [2, 3]
+    assert again.get_many(ads(3))[1].to_pydict() == {"n": [30]}
+
+
 def test_a_frozen_state_does_not_see_later_changes(kind: Kind) -> None:
     files = FilesInMemory()
     table = kind(COUNTS, ALL, 128)

@@ -104,10 +104,12 @@ class Tables(RuleBasedStateMachine):
         kind=some_kind,
         slots_max=st.sampled_from([0, 3, 1_000]),
         few=st.sampled_from([0, 3, 1_000]),
+        whole=st.sampled_from([0.0, 1.5, 100.0]),
     )
-    def start(self, parallelism: int, kind: int, slots_max: int, few: int) -> None:
+    def start(self, parallelism: int, kind: int, slots_max: int, few: int, whole: float) -> None:
         self.slots_max = slots_max
         self.patch.setattr(table_module, "_FEW", few)
+        self.patch.setattr(table_module, "WHOLE_MAX", whole)
         self.restore(parallelism, kind)
 
     def opened(self, handles: list[Handle], parallelism: int, horizon: int, kind: int) -> list[KeyedTable]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock import windows
@@ -16,7 +16,6 @@ from penstock.eventtime import micros
 from penstock.expr import Aggregate, Expr, col, struct
 from penstock.folding import ReduceFunction
 from penstock.plan import keyed
-from penstock.processing.function import ProcessFunction
 from penstock.processing.states import ValueState
 from penstock.schema import visible
 from penstock.triggers import trigger_of
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.api.stream import Stream
 
 
-class KeyedStream:
+class KeyedStream(processing.Processable):
     """Rows by key: `aggregate`, `reduce`, `window`, `process`."""
 
     def __init__(self, stream: Stream, by: tuple[str, ...]) -> None:
@@ -58,24 +57,8 @@ class KeyedStream:
         """
         return joins.top(self._stream, self._by, count, by=by, ascending=ascending, window=None, name=name)
 
-    def process(
-        self,
-        function: ProcessFunction,
-        *,
-        name: str | None = None,
-        schema: Any = None,
-        order: str | None = None,
-        initial: Mapping[str, Any] | None = None,
-    ) -> Stream:
-        """Run your own logic per key: `process(SmallThenLarge(), name="fraud")`.
-
-        Args:
-            schema: of the rows it sends, where the annotations of its callbacks do not say it.
-            order: "event-time": rows wait for the watermark and come in order of time. Left out: as they come.
-            initial: values its states start from, where no snapshot has any: `{"limit": table}`, a table or files with the key
-                columns and a column `value`, or a column per field.
-        """
-        return processing.process(self, function, name=name, schema=schema, order=order, initial=initial)
+    def _sides(self) -> tuple[KeyedStream, None]:
+        return self, None
 
     def connect(self, other: KeyedStream | processing.BroadcastStream) -> processing.ConnectedStreams:
         """A second input for a process function: keyed alike, or broadcast."""
@@ -105,7 +88,7 @@ class KeyedStream:
             state: the type of the state.
             timeout: a key that was silent for so long is forgotten, after a last call with None as row and `state.timing_out`.
             clock: whose time that is: "event" (the default where there is event time) or "processing".
-            initial: values to start from: a table or files with the key and a column `value`, or a column per field.
+            initial: values to start from, as for `process`.
         """
         return processing.map_with_state(
             self, function, state=state, timeout=timeout, clock=clock, initial=initial, schema=schema, name=name

@@ -11,10 +11,10 @@ from penstock.api.arguments import at_line, need_name
 from penstock.api.where import user_line
 from penstock.errors import PlanError
 from penstock.eventtime import micros
+from penstock.plan.inherited import Inherited, SavedState
 from penstock.plan.process import Process
 from penstock.processing.function import ProcessFunction, Spec, read_spec, row_type
 from penstock.processing.initial import Initial, initial_table
-from penstock.processing.states import AggregatingState
 from penstock.processing.withstate import EVERY, INITIAL, MapWithState, UpdateStateByKey, hints_of, name_of
 from penstock.schema import to_schema
 
@@ -30,11 +30,11 @@ class BroadcastStream:
         self._stream = stream
 
 
-class ConnectedStreams:
-    """Two inputs of one process function."""
+class Processable:
+    """What a process function can be run over: one stream by key, or two."""
 
-    def __init__(self, left: KeyedStream, right: KeyedStream | BroadcastStream) -> None:
-        self._left, self._right = left, right
+    def _sides(self) -> tuple[KeyedStream, KeyedStream | BroadcastStream | None]:
+        raise NotImplementedError
 
     def process(
         self,
@@ -45,14 +45,33 @@ class ConnectedStreams:
         order: str | None = None,
         initial: Mapping[str, Any] | None = None,
     ) -> Stream:
-        """Run a process function: `on_left` and `on_right`, or `on_row` and `on_broadcast`. Options as in `KeyedStream.process`."""
-        return process(self._left, function, self._right, name=name, schema=schema, order=order, initial=initial)
+        """Run your own logic per key: `process(SmallThenLarge(), name="fraud")`.
+
+        It has `on_row`, or `on_left` and `on_right` for two streams by key, or `on_row` and `on_broadcast`.
+
+        Args:
+            schema: of the rows it sends, where the annotations of its callbacks do not say it.
+            order: "event-time": rows wait for the watermark and come in order of time. Left out: as they come.
+            initial: values its states start from, where no snapshot has any: `{"limit": table}`, a table or files with the key
+                columns and a column `value`, or a column per field; or what another job left: `pen.from_savepoint(…)`.
+        """
+        return process(*self._sides(), function, name=name, schema=schema, order=order, initial=initial)
+
+
+class ConnectedStreams(Processable):
+    """Two inputs of one process function."""
+
+    def __init__(self, left: KeyedStream, right: KeyedStream | BroadcastStream) -> None:
+        self._left, self._right = left, right
+
+    def _sides(self) -> tuple[KeyedStream, KeyedStream | BroadcastStream]:
+        return self._left, self._right
 
 
 def process(
     keyed: KeyedStream,
+    other: KeyedStream | BroadcastStream | None,
     function: ProcessFunction,
-    other: KeyedStream | BroadcastStream | None = None,
     *,
     name: str | None,
     schema: Any = None,
@@ -67,7 +86,8 @@ def process(
     if other is not None:
         inputs.append(other._stream.schema)
         kinds = ["row", "broadcast"] if isinstance(other, BroadcastStream) else ["left", "right"]
-    spec = at_line(lambda: read_spec(function, inputs, kinds, schema))
+    clock = "event" if stream._node.timed else "processing"
+    spec = at_line(lambda: read_spec(function, inputs, kinds, schema, clock=clock))
     name = need_name(name, "process", f"{spec.name}()", keyed._by)
     return stream._then(
         Process(
@@ -89,14 +109,12 @@ def process(
 
 def initials(spec: Spec, schema: pa.Schema, by: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Initial]:
     """What states start from, by name."""
-    found = {}
+    found: dict[str, Initial] = {}
     for name, source in given.items():
         if name not in spec.states:
             raise PlanError(f"initial= names a state {name!r}, and {spec.name} declares {', '.join(spec.states) or 'none'}")
         state, keys = spec.states[name], tuple(schema.field(key) for key in by)
-        if isinstance(state, AggregatingState):
-            raise PlanError(f"state {name!r}: an AggregatingState cannot start from a table. Use a ValueState")
-        found[name] = Initial(state, keys, initial_table(source, state, keys))
+        found[name] = Inherited(state, keys, source) if isinstance(source, SavedState) else initial_table(source, state, keys)
     return found
 
 
@@ -124,6 +142,7 @@ def map_with_state(
     name = need_name(name, "map_with_state", name_of(function), keyed._by)
     return process(
         keyed,
+        None,
         mapper,
         name=name,
         schema=returns if isinstance(returns, str | pa.Schema) else at_line(lambda: row_type(returns)),
@@ -142,4 +161,4 @@ def update_state_by_key(
     name = need_name(name, "update_state_by_key", name_of(function), by)
     made = pa.schema([*(input.field(key) for key in by), *to_schema(state)])
     first = {} if initial is None else {"state": initial}
-    return process(keyed, updater, name=name, schema=made, initial=first, emits="update", wakes=("processing", EVERY))
+    return process(keyed, None, updater, name=name, schema=made, initial=first, emits="update", wakes=("processing", EVERY))

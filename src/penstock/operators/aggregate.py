@@ -174,6 +174,8 @@ class WindowAggregate(KeyedAggregate):
 
     def _floors(self, rows: pa.RecordBatch) -> Ints:
         """How far time is for the key of each row."""
+        if self._timers.floor_min == self._timers.floor_max:  # as almost always: only a rescale makes them differ
+            return np.full(rows.num_rows, self._timers.floor_max)
         return self._timers.floor_of(groups_of(hash_keys(canonical_keys(rows, self._names)), self._max_parallelism))
 
     def advance(self, time: int) -> Iterator[Out]:

@@ -324,6 +324,10 @@ class InFlightTable:
         """A snapshot is on disk."""
         self._table.stored(frozen, handles)
 
+    def close(self) -> None:
+        """Let go of the table."""
+        self._table.close()
+
     def _values(self, rows: list[InFlight]) -> pa.RecordBatch:
         read = [(o.source, o.split, str(o.position)) if (o := row.origin) is not None else (None, None, None) for row in rows]
         told = {name: pa.array([each[i] for each in read], pa.string()) for i, name in enumerate(ORIGIN)}

@@ -43,7 +43,7 @@ class Operator:
     """Base of all operators; does nothing."""
 
     name: str
-    states: Mapping[str, Any]  # name -> KeyedTable or TimerTable
+    states: Mapping[str, Any]  # name -> KeyedTable, TimerTable or what has their freeze, stored and close
     counters: Counter[str]
     clocked: bool = False  # whether it goes by the time of day
     now: int = -(2**63)  # the time of day, if it does
@@ -79,7 +79,7 @@ class Operator:
         yield from ()
 
     def close(self) -> None:
-        """Let go of what is outside Python's memory."""
+        """Let go of what is outside Python's memory. The states are closed by whoever drives it."""
 
 
 class Errors:

@@ -103,8 +103,6 @@ class Process(Operator):
         self._bound = [state.bound(tables[n], self._scope) for n, state in spec.states.items()]
         self._bound.append(draws_state().bound(tables["random-draws"], self._scope))
         for n, bound in zip(spec.states, self._bound):
-            if bound.ttl is not None and bound.clock is None:
-                bound.clock = "event" if timed else "processing"
             setattr(self._function, n, bound)
         for n, broadcast in spec.broadcasts.items():
             setattr(self._function, n, broadcast.bound(tables[n], self._scope))

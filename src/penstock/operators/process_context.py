@@ -17,7 +17,8 @@ from penstock.functions import Encoder
 from penstock.operators.named_timers import NamedTimers
 from penstock.operators.operator import CHANGE_COLUMN, MAIN, TIME_COLUMN, Out
 from penstock.processing.function import Context, Spec, check_timer, due_time, to_moment
-from penstock.processing.states import Output, Scope, ValueState
+from penstock.processing.output import Output
+from penstock.processing.states import Scope, ValueState
 from penstock.schema import to_array, to_values
 from penstock.state.keygroups import hash_keys
 from penstock.windows import TIME_MAX, TIME_MIN

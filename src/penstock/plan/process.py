@@ -13,7 +13,6 @@ from penstock.plan.keyed import Keyed, Late, StateLayout
 from penstock.plan.logical import ALL_COLUMN, Node, Used, check_column_name
 from penstock.processing.function import Spec
 from penstock.processing.initial import Initial
-from penstock.processing.states import EXPIRES
 from penstock.state.keygroups import canonical_type
 
 TIMER = "__timer"
@@ -114,8 +113,7 @@ class Process(Keyed):
     def states(self) -> Sequence[StateLayout]:
         layouts = [self._layout(DRAWS, (), [pa.field("value", _INT, nullable=False)])]
         for name, state in self.spec.states.items():
-            expires = EXPIRES if state.ttl is not None else None
-            layouts.append(self._layout(name, (), state.columns(), expires=expires))
+            layouts.append(self._layout(name, (), state.columns(), expires=state.expires))
         for name, broadcast in self.spec.broadcasts.items():
             key = pa.field("key", canonical_type(broadcast.key_field.type))
             layouts.append(StateLayout(name, pa.schema([key]), pa.schema([broadcast.value_field]), 1, broadcast=True))

@@ -20,7 +20,8 @@ import pyarrow as pa
 from penstock.errors import PlanError, RowError
 from penstock.eventtime import micros
 from penstock.functions import Decoder, Encoder, decoder_for, encoder_for
-from penstock.processing.states import CLOCKS, BroadcastState, Keys, Output, State
+from penstock.processing.output import Output
+from penstock.processing.states import CLOCKS, BroadcastState, Keys, State
 from penstock.schema import is_optional, visible
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -140,12 +141,15 @@ class Spec:
         return type(self.function).__name__
 
 
-def read_spec(function: ProcessFunction, inputs: list[pa.Schema], kinds: list[str], schema: Any = None) -> Spec:
+def read_spec(
+    function: ProcessFunction, inputs: list[pa.Schema], kinds: list[str], schema: Any = None, *, clock: str = "event"
+) -> Spec:
     """Check a class against its inputs; a `PlanError` says what is missing.
 
     Args:
         kinds: of the inputs: "row", "left", "right", "broadcast".
         schema: of the rows it sends, where annotations do not say it.
+        clock: by which states forget that do not say it.
     """
     if isinstance(function, type):
         raise PlanError(
@@ -188,7 +192,7 @@ def read_spec(function: ProcessFunction, inputs: list[pa.Schema], kinds: list[st
     output, encoder = encoder_for(given[0], visible(inputs[0])) if given else (_NOTHING, _no_rows)
     return Spec(
         function,
-        {n: s for n, s in declared.items() if isinstance(s, State)},
+        {n: s.timed(clock) for n, s in declared.items() if isinstance(s, State)},
         {n: s for n, s in declared.items() if isinstance(s, BroadcastState)},
         {n: s for n, s in declared.items() if isinstance(s, Output)},
         tuple(callbacks),

@@ -1,15 +1,16 @@
-"""State to start from: a table of keys and values, for a step that no snapshot knows.
+"""Values that a state starts from: a table of keys and values, for a step that no snapshot knows.
 
 A table is something in memory (Arrow, pandas, rows as dicts; it travels with the plan) or files (each task reads them and takes the
-keys that are its own). It has the key columns by name, and the value: a column `value`, or a column per field of a class.
+keys that are its own). It has the key columns by name, and the value: a column `value`, or a column per field of a class. (What
+another job left is in `plan.inherited`.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.csv
@@ -17,14 +18,21 @@ import pyarrow.json
 import pyarrow.parquet
 
 from penstock.errors import PlanError, RowError
-from penstock.processing.states import VALUE, State
+from penstock.processing.states import VALUE, AggregatingState, State
 from penstock.processing.values import plain_maker
 from penstock.schema import to_array
 
 
-@dataclass(frozen=True, eq=False)
-class Initial:
+class Initial(Protocol):
     """Where the first values of one state come from."""
+
+    def batches(self, groups: range, max_parallelism: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+        """Keys and values as the state's table holds them: at least those of the key groups."""
+
+
+@dataclass(frozen=True, eq=False)
+class InitialTable:
+    """They come from a table."""
 
     state: State
     keys: tuple[pa.Field, ...]
@@ -33,6 +41,10 @@ class Initial:
     def __post_init__(self) -> None:
         if isinstance(self.source, pa.Table):
             self.rows()
+
+    def batches(self, groups: range, max_parallelism: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+        """All there are."""
+        yield self.rows()
 
     def rows(self) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Keys, in the stream's types, and values."""
@@ -92,8 +104,15 @@ def rows_table(rows: list[Any], state: State, keys: tuple[pa.Field, ...]) -> pa.
     return pa.Table.from_arrays(columns, names=[*names, VALUE])
 
 
-def initial_table(source: Any, state: State, keys: tuple[pa.Field, ...]) -> Any:
-    """What users may give: as a table, or as the path of files."""
+def initial_table(source: Any, state: State, keys: tuple[pa.Field, ...]) -> InitialTable:
+    """What users may give, checked."""
+    if isinstance(state, AggregatingState):
+        raise PlanError(f"state {state.name!r}: an AggregatingState cannot start from a table. Use a ValueState")
+    return InitialTable(state, keys, _table(source, state, keys))
+
+
+def _table(source: Any, state: State, keys: tuple[pa.Field, ...]) -> Any:
+    """As a table, or as the path of files."""
     if isinstance(source, str | Path):
         path = Path(str(source).removeprefix("file://"))
         files_of(path)
@@ -108,7 +127,10 @@ def initial_table(source: Any, state: State, keys: tuple[pa.Field, ...]) -> Any:
         return source.toArrow()
     if hasattr(source, "to_dict") and hasattr(source, "columns"):  # of pandas
         return pa.Table.from_pandas(source, preserve_index=False)
-    raise PlanError(f"initial= takes a table (Arrow, pandas, a list of dicts) or a path, and got {type(source).__name__}")
+    raise PlanError(
+        "initial= takes a table (Arrow, pandas, a list of dicts), a path or pen.from_savepoint(…),"
+        f" and got {type(source).__name__}"
+    )
 
 
 def files_of(path: Path) -> list[Path]:

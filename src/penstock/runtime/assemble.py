@@ -306,14 +306,14 @@ def process_op(op: Op, stage: Stage, site: Site) -> Operator:
 def load_initial(node: Process, tables: Mapping[str, Any], site: Site) -> None:
     """Fill states with the values they start from: those of the task's own keys."""
     for name, initial in node.initial.items():
-        keys, values = initial.rows()
-        keys = canonical_keys(keys, keys.schema.names)
-        groups = groups_of(hash_keys(keys), site.plan.max_parallelism)
-        mine = pa.array((groups >= site.groups.start) & (groups < site.groups.stop))
-        keys = keys.filter(mine)
-        tables[name].put_many(keys, values.filter(mine))
-        if node.wakes is not None and keys.num_rows:
-            load_timers(keys, tables, *node.wakes)
+        for keys, values in initial.batches(site.groups, site.plan.max_parallelism):
+            keys = canonical_keys(keys, keys.schema.names)
+            groups = groups_of(hash_keys(keys), site.plan.max_parallelism)
+            mine = pa.array((groups >= site.groups.start) & (groups < site.groups.stop))
+            keys = keys.filter(mine)
+            tables[name].put_many(keys, values.filter(mine))
+            if node.wakes is not None and keys.num_rows:
+                load_timers(keys, tables, *node.wakes)
 
 
 def load_timers(keys: pa.RecordBatch, tables: Mapping[str, Any], clock: str, name: str) -> None:
@@ -349,7 +349,7 @@ def open_state(op: Op, layout: keyed.StateLayout, site: Site) -> KeyedTable | Ti
     found = handles(op, layout.name, site, groups)
     if layout.values is not None:
         spec = StateSpec(layout.name, layout.keys, layout.values, layout.route, layout.expires)
-        if isinstance(site.backend, RocksDB):
+        if isinstance(site.backend, RocksDB) and not layout.broadcast:  # which is in memory as a whole anyway
             return RocksTable.open(spec, groups, max_parallelism, found, site.files, settings=site.backend)
         return KeyedTable.open(spec, groups, max_parallelism, found, site.files)
     floors = site.restored.floors.get(f"{op.name}/{layout.name}", ())

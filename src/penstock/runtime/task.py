@@ -79,7 +79,6 @@ from penstock.protocol.task import TaskCore
 from penstock.protocol.watermarks import Minimum
 from penstock.runtime.assemble import Site, assemble, op_errors, restored_time
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys, owner
-from penstock.state.table import KeyedTable
 from penstock.state.timers import TimerTable
 
 FRAME_BYTES_MAX = 4 * 1024 * 1024
@@ -249,8 +248,7 @@ class Task:
             with contextlib.suppress(OSError):
                 operator.close()
             for state in operator.states.values():
-                if isinstance(state, KeyedTable):
-                    state.close()
+                state.close()
 
     @property
     def clocked(self) -> bool:

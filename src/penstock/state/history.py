@@ -8,6 +8,7 @@ some. Later the task is told that a frozen list is *stored*, and refers to the f
    earlier one was stored, failed, or is still on its way: each can be stored alone, and the latest one counts.
 2. Runs are numbered as they are frozen. `stored(frozen)` replaces exactly the runs numbered up to the frozen's own
    number; what was frozen later stays pending. News about a frozen older than the last one stored is ignored.
+   `replace` counts as news too: nothing that was frozen before it can bring back the runs it has forgotten.
 3. A run whose store failed stays pending, and so is part of the next frozen.
 4. `store` touches only the frozen and files, so it may run in another thread. At most one merge per call, and only
    with more than `RUNS_MAX` runs; like is merged with like (see `choose_merge`), so each row is rewritten a number of
@@ -75,6 +76,13 @@ class History:
         """Add the newest run."""
         self._number += 1
         self._pending.insert(0, (self._number, run))
+
+    def replace(self, runs: Sequence[Run]) -> None:
+        """These say everything: forget all others."""
+        self._number += 1
+        self._base = []
+        self._pending = [(self._number, run) for run in runs]
+        self._stored = self._number
 
     def drop(self, dead: Callable[[Run], bool]) -> None:
         """Forget runs that no longer say anything."""

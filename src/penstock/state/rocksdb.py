@@ -99,7 +99,8 @@ class RocksTable(KeyedTable):
         if len(hit):
             yield hit, self._pack_values.unpack(found[hit].tolist())
 
-    def _frozen(self, changes: pa.RecordBatch) -> None:
+    def _freezing(self, dirty: Ints) -> None:
+        changes = self._delta(self._sorted(dirty), keep_deleted=True)
         live = fixed_values(changes.column(OP)) == PUT
         self._write(changes.filter(pa.array(live)))
         self._delete(self._keys_of(changes.filter(pa.array(~live))))

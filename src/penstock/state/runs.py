@@ -155,6 +155,7 @@ class Run:
         self, load: Callable[[], pa.RecordBatch], first_group: int, last_group: int, rows: int, handle: Handle | None = None
     ) -> None:
         self._load = load
+        self._loaded: pa.RecordBatch | None = None
         self.first_group = first_group
         self.last_group = last_group
         self.rows = rows
@@ -168,10 +169,27 @@ class Run:
         groups = fixed_values(batch.column(0))
         return cls(lambda: batch, int(groups.min()), int(groups.max()), batch.num_rows)
 
-    @functools.cached_property
+    @classmethod
+    def unsorted(cls, batch: pa.RecordBatch, tell: Callable[[Ints], None] = lambda order: None) -> Run:
+        """A run in memory of rows that whoever uses it first must sort; `tell` hears the order of the given rows then."""
+
+        def load() -> pa.RecordBatch:
+            order = order_of(fixed_values(batch.column(0)), fixed_values(batch.column(1)))
+            tell(order)
+            return batch.take(pa.array(order))
+
+        run = cls.of(batch)
+        run._load = load
+        return run
+
+    @property
     def batch(self) -> pa.RecordBatch:
         """The whole batch, with the rows that are not visible too."""
-        return self._load()
+        # Without a lock, as in `_filter`: at worst two threads do the same work.
+        if self._loaded is None:
+            self._loaded = self._load()
+            self._load = lambda: self._loaded
+        return self._loaded
 
     @functools.cached_property
     def groups(self) -> Groups:

@@ -15,6 +15,8 @@ the overlay is searched in the runs, newest first, and kept in a slot from then 
 6. A row may say when it expires (`StateSpec.expires`). The operator raises the **horizon**; a row at or before it is gone
    for readers at once, leaves the overlay at the next freeze, and the files when they are merged. What is seen never
    depends on when that is, as long as the horizon does not fall: who restores a table raises it before the first read.
+7. A table that began empty and was never emptied is **complete**: a key that has no slot is nowhere. No run is searched then, and
+   when most keys changed, `freeze` makes a run of all of them: it takes the place of all others, and nothing is left to merge.
 
 A table without value columns is a set.
 """
@@ -60,6 +62,8 @@ from penstock.state.texts import column_for
 __all__ = ["SLOTS_MAX", "KeyedTable", "StateSpec"]
 
 SLOTS_MAX = 1_000_000
+WHOLE_MAX = 1.5
+"""A run of all keys may have so many times the rows of one of what changed: about what it would cost to merge the latter."""
 SCAN_ROWS = 65_536
 _SLOTS_MIN = 1_024
 _FEW = 512
@@ -114,6 +118,24 @@ class _Asked:
     slots: Ints
 
 
+class _Order:
+    """The slots of all keys, and once somebody has sorted them, in the order of a run."""
+
+    def __init__(self, slots: Ints) -> None:
+        # One attribute, since it is set by another thread.
+        self._known: tuple[Ints, bool] = slots, False
+
+    def learn(self, order: Ints) -> None:
+        """These are the positions of the slots, sorted."""
+        slots, known = self._known
+        if not known and len(order) == len(slots):  # else some were deleted, and left out
+            self._known = slots[order], True
+
+    def take(self) -> tuple[Ints, bool]:
+        """The slots, and whether they are sorted."""
+        return self._known
+
+
 class KeyedTable:
     """The state of one operator in one task.
 
@@ -141,6 +163,9 @@ class KeyedTable:
     _near: dict[Any, int]
     """The slots of keys that come in small batches, for which a step in Python per key is less than the index's steps."""
     _asked: _Asked | None
+    _complete: bool
+    _order: _Order | None
+    """All slots with a key, as long as none comes or goes; None if they are not known."""
 
     def __init__(
         self,
@@ -248,15 +273,23 @@ class KeyedTable:
         asked = self._ask(keys, hashes)
         slots = asked.slots
         if self._history.runs:
-            # Cheaper than to search whether a run has them: a tombstone says they are gone in any case.
-            self._insert(asked, np.flatnonzero(slots < 0))
+            if self._complete:
+                slots = slots[slots >= 0]
+            else:
+                # Cheaper than to search whether a run has them: a tombstone says they are gone in any case.
+                self._insert(asked, np.flatnonzero(slots < 0))
             self._deleted[slots] = self._dirty[slots] = True
         else:  # nothing is older, so there is nothing a tombstone could hide
+            near = self._near
             self._release(np.unique(slots[slots >= 0]))
+            if keys.num_rows <= _FEW:  # the others are still near
+                for key in key_list(keys):
+                    near.pop(key, None)
+                self._near = near
 
     def scan(self) -> Iterator[pa.RecordBatch]:
         """All live rows (key and value columns) as of the call, by group and hash, in batches of bounded size."""
-        changes = self._delta(self._dirty_slots(), keep_deleted=True)
+        changes = self._delta(self._sorted(self._dirty_slots()), keep_deleted=True)
         runs = (*([Run.of(changes)] if changes.num_rows else []), *self._history.runs)
         columns = [*self.spec.keys.names, *self.spec.values.names]
         return (batch.select(columns).replace_schema_metadata(None) for batch in self._merged(runs, self._expiry))
@@ -278,11 +311,11 @@ class KeyedTable:
         if len(dirty):
             if self._horizon != NEVER:
                 self._deleted[dirty] |= self._expired(dirty)
-            # Where nothing is older there is nothing a tombstone could hide.
-            changes = self._delta(dirty, keep_deleted=bool(self._history.runs))
-            if changes.num_rows:
-                self._history.append(Run.of(changes))
-                self._frozen(changes)
+            self._freezing(dirty)
+            if self._complete and len(self._index) <= WHOLE_MAX * len(dirty):
+                self._freeze_all()
+            else:
+                self._freeze_changes(dirty)
             self._release(dirty[self._deleted[dirty]])
             self._dirty[dirty] = False
         if self._horizon > self._cleared:
@@ -293,12 +326,30 @@ class KeyedTable:
         merge = functools.partial(_merge, groups=self.groups, expiry=self._expiry)
         return self._history.freeze(epoch, kind="run", schema=self._schema, merge=merge)
 
+    def _freeze_changes(self, dirty: Ints) -> None:
+        # Where nothing is older there is nothing a tombstone could hide. To sort them is left to whoever stores them.
+        changes = self._delta(dirty, keep_deleted=bool(self._history.runs))
+        if changes.num_rows:
+            self._history.append(Run.unsorted(changes))
+
+    def _freeze_all(self) -> None:
+        if self._order is None:
+            held = np.ones(self._used, np.bool_)
+            for slots in self._free:
+                held[slots] = False
+            self._order = _Order(np.flatnonzero(held))
+        slots, known = self._order.take()
+        rows = self._delta(slots, keep_deleted=False)
+        # Whoever stores the first such run sorts it, and tells us how: the next ones are sorted already.
+        run = Run.of if known else functools.partial(Run.unsorted, tell=self._order.learn)
+        self._history.replace([run(rows)] if rows.num_rows else [])
+
     def stored(self, frozen: Frozen, handles: Sequence[Handle]) -> None:
         """`store(frozen)` returned these handles: refer to the files from now on."""
         self._history.stored(frozen, handles)
 
-    def _frozen(self, changes: pa.RecordBatch) -> None:
-        """These rows became the newest run: for those who keep a copy of what the runs say."""
+    def _freezing(self, dirty: Ints) -> None:
+        """The runs are about to say the same as these slots: for those who keep a copy of what the runs say."""
 
     # -- slots
 
@@ -316,6 +367,8 @@ class KeyedTable:
         self._full = False
         self._near = {}
         self._asked = None
+        self._order = None
+        self._complete = not self._history.runs
         self._grow(_SLOTS_MIN)
 
     def _ask(self, keys: pa.RecordBatch, routing: Hashes | None) -> _Asked:
@@ -359,7 +412,7 @@ class KeyedTable:
 
     def _load(self, asked: _Asked) -> None:
         """Bring keys that are only in runs into clean slots."""
-        if not self._history.runs:
+        if self._complete or not self._history.runs:
             return
         missing = np.flatnonzero(asked.slots < 0)
         groups, hashes = self._groups_of(asked.routing[missing]), asked.hashes[missing]
@@ -410,6 +463,7 @@ class KeyedTable:
 
     def _allocate(self, count: int) -> Ints:
         """Slots for `count` keys: given back ones first."""
+        self._order = None
         parts: list[Ints] = []
         while count and self._free:
             given = self._free.pop()
@@ -433,12 +487,15 @@ class KeyedTable:
     def _dirty_slots(self) -> Ints:
         return np.flatnonzero(self._dirty[: self._used])
 
+    def _sorted(self, slots: Ints) -> Ints:
+        return slots[order_of(self._group[slots], self._hash[slots])]
+
     def _delta(self, slots: Ints, *, keep_deleted: bool) -> pa.RecordBatch:
-        """The rows of these slots, sorted as a run."""
-        if not keep_deleted:
-            slots = slots[~self._deleted[slots]]
-        slots = slots[order_of(self._group[slots], self._hash[slots])]
+        """The rows of these slots as those of a run."""
         live = ~self._deleted[slots]
+        if not keep_deleted and not live.all():
+            slots = slots[live]
+            live = live[live]
         keys = [column.take(slots) for column in self._keys]
         values = [column.take(slots, live) for column in self._values]
         head = [pa.array(self._group[slots]), pa.array(self._hash[slots])]
@@ -460,6 +517,7 @@ class KeyedTable:
             for column in (*self._keys, *self._values):
                 column.clear(slots)
             self._free.append(slots)
+            self._order = None
 
 
 def _merge(runs: Sequence[Run], *, groups: range, expiry: Expiry | None, oldest: bool) -> pa.RecordBatch:

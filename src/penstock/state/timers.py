@@ -115,6 +115,9 @@ class TimerTable:
         runs = [reopen(handle, files, _timer_schema(keys)) for handle in mine]
         return cls(keys, groups, max_parallelism, route_columns=route_columns, floors=floors, runs=runs)
 
+    def close(self) -> None:
+        """Let go of what is outside Python's memory: nothing."""
+
     # -- time
 
     @property

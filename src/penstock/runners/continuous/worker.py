@@ -44,6 +44,7 @@ from penstock.runners.cut import StartPoint
 from penstock.runners.inflight import read_rows
 from penstock.runners.local import describe, store_states
 from penstock.runners.loop import SLICE_S, Loop, Outlet, Queue, Seat, open_readers
+from penstock.runners.spark.memory import keep_memory
 from penstock.runners.spark.ship import identity
 from penstock.runtime.assemble import Site
 from penstock.runtime.task import Task, task_name
@@ -91,6 +92,7 @@ def run_partition(spec: WorkerSpec, partition: Iterator[int]) -> Iterator[Any]:
 def work(spec: WorkerSpec, index: int) -> None:
     """Be worker `index` until told to exit."""
     faults.plan(spec.fault_file, spec.time_file)
+    keep_memory()
     switch = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
     try:

@@ -73,6 +73,7 @@ from penstock.runners.faults import reach
 from penstock.runners.inflight import read_rows
 from penstock.runners.local import describe, store_states
 from penstock.runners.spark import frames
+from penstock.runners.spark.memory import keep_memory
 from penstock.runners.world import random_id
 from penstock.runtime.assemble import Restored, Site
 from penstock.runtime.task import Task, task_name
@@ -208,6 +209,7 @@ class Level:
         self._facts, self._order, self._level = facts, order, level
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keep_memory()
         facts = facts_of(self._facts)
         outbox = Outbox()
         if self._level == 0:
