@@ -268,6 +268,20 @@ def test_an_event_that_sends_too_much_is_not_finished_for_a_snapshot() -> None:
     assert overdue(bench.events) == [Overdue(1)]
 
 
+def test_an_event_before_which_the_time_was_told_is_under_way_too() -> None:
+    bench = Bench(outlet_bytes=128)
+    bench.outlet.push(Batch(None, 1, 128))  # what became due at that time
+    bench.seat._next = Arrived(0, batch(A))  # out of its queue already: if it were not handled first, nothing would record it
+    bench.put(0, Barrier(1))
+    bench.put(1, batch(D), Barrier(1))
+    bench.seat.trigger(1, finish=False, overdue_at=5)
+    bench.run(4)
+    assert bench.events == []
+    bench.run(5)
+    assert [type(event) for event in bench.events][:4] == [Arrived, Overdue, Overtook, Overtook]
+    assert in_flight(bench) == [[D]]
+
+
 def test_an_aborted_epoch_leaves_nothing_behind() -> None:
     bench = Bench()
     bench.put(0, batch(A))
@@ -283,6 +297,29 @@ def test_an_aborted_epoch_leaves_nothing_behind() -> None:
     bench.seat.post(Aborted(2))
     bench.go_on(9)
     assert overdue(bench.events) == [Overdue(1)], "nobody waits for an epoch that was aborted before"
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_only_what_goes_by_key_may_be_in_flight(keyed: bool) -> None:
+    p = pen.Pipeline("ways", max_parallelism=GROUPS)
+    rows = hand(p).select("k", "i")
+    firsts = rows.drop_duplicates("k", name="firsts")
+    deeper = firsts if keyed else firsts.union(rows)  # `rows` are forwarded, past the exchange
+    deeper.write(Collect())
+    plan = p.plan()
+    stage = next(stage for stage in plan.stages if any(op.name == "firsts" for op in stage.ops))
+    assert {edge.keys is None for edge in stage.incoming} == ({False} if keyed else {False, True})
+    task = Task(stage, Site(plan, 2, 0, "lineage", "uid", Path("unused"), MemoryStore(), NOTHING))
+    by_key = {channel.number for channel in task.channels if channel.exchange == 0}
+    forward = {channel.number for channel in task.channels} - by_key
+    list(task.handle(Overdue(1)))
+    if keyed:
+        assert task.recording == (1, by_key)
+        return
+    assert task.recording == (0, set()), "it waits for the barrier of what is forwarded"
+    for number in forward:
+        list(task.handle(Arrived(number, Barrier(1))))
+    assert task.recording == (1, by_key), "and for no other"
 
 
 # --- rows in flight, restored ---------------------------------------------------------------------------------------------
@@ -470,6 +507,7 @@ class Flood(Source):
     """Numbers, as fast as anybody takes them, in small batches."""
 
     name: str
+    rows: int
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("pad", pa.string(), nullable=False)])
     bounded = True
 
@@ -477,13 +515,12 @@ class Flood(Source):
         return ("0", "1", "2", "3")
 
     def open(self, split: str, position: Any, context: SourceContext) -> Reader:
-        return FloodReader(int(split), position or 0, context.columns)
+        return FloodReader(range(int(split), self.rows, 4), position or 0, context.columns)
 
 
 class FloodReader(Reader):
-    def __init__(self, split: int, position: int, columns: Sequence[str]) -> None:
-        self._ids = range(split, FLOOD, 4)
-        self._position, self._columns = position, columns
+    def __init__(self, ids: Sequence[int], position: int, columns: Sequence[str]) -> None:
+        self._ids, self._position, self._columns = ids, position, columns
 
     def poll(self, rows_max: int) -> Chunk | None:
         ids = self._ids[self._position : self._position + min(rows_max, PIECE)]
@@ -510,16 +547,48 @@ def memory_mb(process: int) -> int:
     return int(status.partition("VmRSS:")[2].split()[0]) // 1024
 
 
+def flood(name: str, rows: int, out: Path) -> pen.Pipeline:
+    p = pen.Pipeline(name)
+    (
+        p.read(Flood("numbers", rows))
+        .drop_duplicates("id", name="seen")
+        .map_batches(slowly, schema="id bigint not null, pad string not null")
+        .write(sinks.files(out), name="rows")
+    )
+    return p
+
+
+def check_flood(path: Path, rows: int) -> None:
+    ids = written(path)
+    assert len(ids) == len(set(ids)), "a row was written twice"
+    assert set(ids) == set(range(rows)), "a row is missing"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("point", ["store.between", "store.after", "ack.before"])
+def test_a_worker_killed_while_it_hands_in_rows_in_flight(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    fault = tmp_path / "fault"
+    fault.write_text(json.dumps({"point": point, "epoch": 3, "signal": "KILL"}))
+    monkeypatch.setenv("PENSTOCK_FAULT_FILE", str(fault))
+    rows = 30_000
+    runner = pen.Continuous(
+        spark, parallelism=2, storage=tmp_path / "store", snapshot_every="200ms", unaligned_after="0s", backoff="100ms", keep=1000
+    )
+    job = flood(f"killed-{point}", rows, tmp_path / "rows").run(runner)
+    assert (tmp_path / "fault.taken").exists()
+    assert job.status().restarts == 1
+    slots = [json.loads(slot.read_bytes().partition(b"\n")[2])["body"] for slot in (tmp_path / "store").glob("*/log/*.json")]
+    before = [slot for slot in slots if slot.get("epoch") == 2 and slot.get("in_flight")]
+    assert before, "the attempt after it began with rows in flight"
+    check_flood(tmp_path / "rows", rows)
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 def test_epochs_complete_under_back_pressure_and_a_kill_loses_nothing(spark: Any, tmp_path: Path) -> None:
-    p = pen.Pipeline("flood")
-    (
-        p.read(Flood("numbers"))
-        .drop_duplicates("id", name="seen")
-        .map_batches(slowly, schema="id bigint not null, pad string not null")
-        .write(sinks.files(tmp_path / "rows"), name="rows")
-    )
+    p = flood("flood", FLOOD, tmp_path / "rows")
     runner = pen.Continuous(
         spark, parallelism=2, storage=tmp_path / "store", snapshot_every="1s", unaligned_after="100ms", backoff="100ms"
     )
@@ -544,9 +613,7 @@ def test_epochs_complete_under_back_pressure_and_a_kill_loses_nothing(spark: Any
         time.sleep(0.02)
     job.wait(timeout="60s")
     assert job.status().restarts == 1
-    ids = written(tmp_path / "rows")
-    assert len(ids) == len(set(ids)), "a row was written twice"
-    assert set(ids) == set(range(FLOOD)), "a row is missing"
+    check_flood(tmp_path / "rows", FLOOD)
     gaps = [later - earlier for (a, earlier), later in zip(published.items(), list(published.values())[1:]) if a != killed_at]
     held = max(sum(entry.bytes for entry in manifest.in_flight) for manifest in unaligned)
     print(

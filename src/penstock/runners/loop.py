@@ -267,8 +267,11 @@ class Seat:
 
     @property
     def blocked(self) -> bool:
-        """Whether an outlet is full; of an overdue task in the middle of an event, whether one is crammed."""
-        if self._late and self._iterator is not None:
+        """Whether an outlet is full; of an overdue task in the middle of an event, whether one is crammed.
+
+        An event that was taken from its queue, and before which the time was told, has begun.
+        """
+        if self._late and (self._iterator is not None or self._next is not None):
             return any(outlet.crammed for outlet in self.outlets.values())
         return any(outlet.full for outlet in self.outlets.values())
 
