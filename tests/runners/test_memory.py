@@ -10,7 +10,7 @@ import pytest
 
 FAULTS = """
 import resource, numpy as np
-from penstock.runners.spark.memory import keep_memory
+from penstock.runners.memory import keep_memory
 {kept}
 def work():
     return [np.ones(1 << 20, np.uint8) for _ in range(8)]

@@ -19,6 +19,7 @@ from penstock.runners.cut import StartPoint
 from penstock.runners.faults import reach
 from penstock.runners.inflight import read_rows, write_rows
 from penstock.runners.loop import SLICE_S, Loop, Outlet, Queue, Seat, open_readers
+from penstock.runners.memory import keep_memory
 from penstock.runners.runner import Runner
 from penstock.runners.world import random_id
 from penstock.runtime.assemble import Site
@@ -76,6 +77,7 @@ class LocalAttempts:
         """Make all tasks and join them by queues."""
         conductor = self._conductor
         reach("restore.before", start.epoch)
+        keep_memory()
         self._stamp, self._input_ended = stamp, False
         seats = make_seats(conductor, stamp, start, self._files, self._answer, self._store)
         self._loop = Loop(seats)

@@ -44,7 +44,7 @@ from penstock.runners.cut import StartPoint
 from penstock.runners.inflight import read_rows
 from penstock.runners.local import describe, store_states
 from penstock.runners.loop import SLICE_S, Loop, Outlet, Queue, Seat, open_readers
-from penstock.runners.spark.memory import keep_memory
+from penstock.runners.memory import keep_memory
 from penstock.runners.spark.ship import identity
 from penstock.runtime.assemble import Site
 from penstock.runtime.task import Task, task_name

@@ -72,8 +72,8 @@ from penstock.runners.calls import LoopCalls
 from penstock.runners.faults import reach
 from penstock.runners.inflight import read_rows
 from penstock.runners.local import describe, store_states
+from penstock.runners.memory import keep_memory
 from penstock.runners.spark import frames
-from penstock.runners.spark.memory import keep_memory
 from penstock.runners.world import random_id
 from penstock.runtime.assemble import Restored, Site
 from penstock.runtime.task import Task, task_name

@@ -1,4 +1,4 @@
-"""A worker that keeps the memory it has freed, to use it for the next batch.
+"""A process that keeps the memory it has freed, to use it for the next batch.
 
 Each batch is worked on in arrays of about a megabyte, made and freed again within a millisecond. By default the C library gives so
 large a piece back to the system when it is freed, and the next one costs hundreds of page faults: measured, as much time as
