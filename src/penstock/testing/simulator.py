@@ -55,7 +55,7 @@ FAULTS = (
     "late-ack",  # an acknowledgement of a dead attempt arrives
     "double-ack",  # an acknowledgement arrives twice
 )
-PATIENCE = ("never", "never", "never", "never", "0s", "5ms")
+PATIENCE = (*("never",) * 6, "0s", "5ms")
 """How long a snapshot waits for barriers. Where it does not wait for ever, the tasks behind exchanges are slow."""
 STEPS_MAX = 60_000
 SLOW = 0.4  # how often slow tasks get a turn
