@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from penstock.checkpoints.envelope import Envelope, canonical, checksum, seal, unseal
 from penstock.checkpoints.manifest import (
     FieldEntry,
+    InFlightEntry,
     Manifest,
     OperatorEntry,
     PendingEntry,
@@ -27,6 +29,8 @@ from penstock.checkpoints.manifest import (
 from penstock.errors import ConfigError, CorruptError
 
 FULL = manifest(7, 3, handles=(handle("state/a.arrow"),), pending=PENDING, parent=("old", 4))
+
+FLIGHT = InFlightEntry("counts", 0, (("ad", "string", True),), 0, 127, "state/flight.arrow", "frames", 3, 400, "c" * 32)
 
 
 def test_a_manifest_survives_its_own_bytes() -> None:
@@ -100,8 +104,8 @@ def test_a_file_for_later_readers_is_refused_with_both_versions() -> None:
 
 
 def test_an_unknown_required_feature_is_refused_by_name() -> None:
-    with pytest.raises(CorruptError, match="needs unaligned"):
-        decode_savepoint(envelope_with(requires=["unaligned"]), "x")
+    with pytest.raises(CorruptError, match="needs sideways"):
+        decode_savepoint(envelope_with(requires=["unaligned", "sideways"]), "x")
 
 
 def test_unknown_fields_pass_only_in_a_later_version() -> None:
@@ -143,6 +147,13 @@ def test_every_field_is_checked_for_its_type(place: tuple[Any, ...]) -> None:
             Manifest.from_json(body, "log/x.json")
 
 
+def test_rows_in_flight_are_files_of_the_checkpoint() -> None:
+    unaligned = replace(FULL, in_flight=(FLIGHT, replace(FLIGHT, path="state/other", first_group=64)), cut="unaligned")
+    assert Manifest.from_json(json.loads(unaligned.to_text()), "x") == unaligned
+    assert set(unaligned.files()) == {*FULL.files(), FLIGHT.path, "state/other"}
+    assert InFlightEntry.of(FLIGHT.to_json()) == FLIGHT
+
+
 @pytest.mark.parametrize("name", sorted(FULL.to_json()))
 def test_every_missing_field_is_named(name: str) -> None:
     body = json.loads(FULL.to_text())
@@ -159,8 +170,13 @@ def test_every_missing_field_is_named(name: str) -> None:
         ({"operators": (step(watermarks=((0, 128, 1),)),)}, "watermarks"),
         ({"operators": (step(handles=(handle("../x"),)),)}, "path"),
         ({"operators": (step(handles=({**handle("a"), "min_due": 3},)),)}, "min_due"),
-        ({"in_flight": ({"x": 1},)}, "in_flight"),
-        ({"cut": "unaligned"}, "cut"),
+        ({"in_flight": (FLIGHT,)}, "cut is aligned, with 1 files"),
+        ({"cut": "unaligned"}, "cut is unaligned, with 0 files"),
+        ({"cut": "crooked"}, "cut"),
+        ({"in_flight": (FLIGHT,), "cut": "unaligned", "finished": True}, "a finished job has nothing in flight"),
+        ({"in_flight": (replace(FLIGHT, path="../x"),), "cut": "unaligned"}, "path"),
+        ({"in_flight": (replace(FLIGHT, kind="run"),), "cut": "unaligned"}, "kind"),
+        ({"in_flight": (replace(FLIGHT, first_group=8, last_group=7),), "cut": "unaligned"}, "last_group"),
         ({"pipeline": "a/b"}, "pipeline"),
         ({"pending": (PendingEntry(2, "out", ()), PendingEntry(1, "out", ())), "epoch": 3}, "order"),
         ({"pending": (PendingEntry(9, "out", ()),)}, "epoch"),

@@ -20,9 +20,11 @@ TASK = "penstock.protocol.task:TaskCore"
 COORDINATOR = "penstock.protocol.coordinator:Coordinator"
 TERMS = "penstock.protocol.terms:"
 WORLD = "penstock.testing.world:World"
+TASKS = "penstock.testing.tasks:Tasks"
 
 SHORT = Scope("short crash", rows=(1, 1), epochs=2, crashes=1)
-BY_NAME = {scope.name: scope for scope in (*SCOPES, SHORT)}
+REPLAY = Scope("replay", rows=(0, 2), epochs=2, overdue=1, crashes=1)
+BY_NAME = {scope.name: scope for scope in (*SCOPES, SHORT, REPLAY)}
 DEEP = {"the sink does not look", "no look at the terms after publishing", "the look comes before the put"}
 """Mutants whose shortest path is long: looked for depth first."""
 
@@ -59,10 +61,7 @@ MUTANTS = (
         "no alignment",
         "the snapshot is taken at the first barrier, so rows of slower inputs are missing from it",
         f"{TASK}._barrier",
-        (
-            ("if len(self.held) < len(self._inputs):", "if False:"),
-            ('assert epoch > self.last_epoch, f"', 'if epoch <= self.last_epoch: return ()\n    f"'),
-        ),
+        (("if len(self.held) == len(self._inputs):", "self.held = list(self._inputs)\n    if True:"),),
         "plain",
         "cut",
     ),
@@ -70,7 +69,7 @@ MUTANTS = (
         "no hold",
         "an input is read on after its barrier, into the snapshot before it",
         f"{TASK}._barrier",
-        (("return (Hold(input),)", "return ()"),),
+        (("or (Hold(input),))", "or ())"),),
         "plain",
         "AssertionError in the core",
     ),
@@ -85,7 +84,7 @@ MUTANTS = (
     Mutant(
         "barrier overtakes rows",
         "rows sent before the barrier are counted as after it",
-        f"{WORLD}.send",
+        f"{TASKS}.send",
         (
             (
                 "= (*self.channels[i, j], message)",
@@ -138,7 +137,7 @@ MUTANTS = (
     Mutant(
         "names are used again",
         "a state file named by its epoch alone is found written, by an attempt that failed",
-        f"{WORLD}.save",
+        f"{TASKS}.save",
         (
             (
                 "return state\n",
@@ -294,5 +293,80 @@ MUTANTS = (
         ),
         "zombie",
         "restore",
+    ),
+    Mutant(
+        "overtaken rows are not recorded",
+        "a barrier overtakes rows, and they are in nobody's part of the snapshot",
+        f"{TASK}.handle",
+        (("if isinstance(message, Batch))", "if False)"),),
+        "overdue",
+        "cut",
+    ),
+    Mutant(
+        "rows processed meanwhile are not recorded",
+        "they were in flight when the state was frozen, and are not in it",
+        f"{TASK}._arrived",
+        (("if input in self.recording else ()", "if False else ()"),),
+        "overdue",
+        "cut",
+    ),
+    Mutant(
+        "rows are recorded twice",
+        "once when they are processed and once more when their barrier is found",
+        f"{TASK}._arrived",
+        (("kept = (Keep(edge, payload),) if", "kept = (Keep(edge, payload), Keep(edge, payload)) if"),),
+        "overdue",
+        "cut",
+    ),
+    Mutant(
+        "rows after the barrier are recorded",
+        "an input that has delivered its barrier is recorded on: those rows will be read again",
+        f"{TASK}._owed",
+        (
+            ("self.recording.remove(input)", "pass"),
+            ("return () if self.recording else", "return () if len(self.recording) > 1 else"),
+        ),
+        "overdue",
+        "AssertionError in the core",
+    ),
+    Mutant(
+        "the part is complete at the first barrier",
+        "what is in flight on the other inputs is missing",
+        f"{TASK}._owed",
+        (("return () if self.recording else (Recorded(epoch),)", "self.recording = set()\n    return (Recorded(epoch),)"),),
+        "overdue",
+        "cut",
+    ),
+    Mutant(
+        "inputs stay held",
+        "an overdue snapshot has been taken, and nobody reads on",
+        f"{TASK}._cut",
+        (("released = tuple(Release(i) for i in self.held if i != input)", "released = ()"),),
+        "overdue",
+        "progress",
+    ),
+    Mutant(
+        "a recording is not given up",
+        "a later epoch is aligned while an aborted one is recorded",
+        f"{TASK}._supersede",
+        (("given_up = self._give_up() if self.recording else ()", "given_up = ()"),),
+        "overdue hiccup",
+        "AssertionError in the core",
+    ),
+    Mutant(
+        "rows in flight are not restored",
+        "a crash loses what had been read and not yet processed",
+        f"{WORLD}._begin",
+        (("for row in start.in_flight[j]:", "for row in ():"), ("len(start.in_flight[j])", "0")),
+        "overdue crash",
+        "cut",
+    ),
+    Mutant(
+        "rows in flight are replayed beside new ones",
+        "a later row of the same key comes first",
+        f"{TASKS}._task_choices",
+        ((" and (not self.targets[j].replaying or i == 0)", ""),),
+        "replay",
+        "order",
     ),
 )

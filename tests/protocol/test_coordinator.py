@@ -345,7 +345,7 @@ def test_the_end_of_the_input_hurries_the_last_epoch() -> None:
 
 def test_stopping_takes_one_more_epoch() -> None:
     job = Job().run()
-    assert job.hear(StopAsked()) == (TriggerEpoch(job.stamp, 1, False),)
+    assert job.hear(StopAsked()) == (TriggerEpoch(job.stamp, 1, False, aligned=True),)
     job.publish(out=ROWS)
     assert job.hear(Committed(1, "out")) == (EndAttempt(job.stamp), Halt(Outcome.STOPPED))
 
@@ -354,6 +354,16 @@ def test_stopping_while_an_epoch_is_in_flight_takes_that_one() -> None:
     job = Job().run()
     job.trigger()
     assert job.hear(StopAsked()) == ()
+    assert job.publish()[-1] == Halt(Outcome.STOPPED)
+
+
+def test_an_epoch_with_rows_in_flight_is_not_the_last_one() -> None:
+    job = Job().run()
+    job.trigger()
+    job.hear(StopAsked())
+    job.ack("a")
+    job.ack("b", in_flight=[{"step": "counts"}])
+    assert job.hear(Published(1))[-1] == TriggerEpoch(job.stamp, 2, False, aligned=True)
     assert job.publish()[-1] == Halt(Outcome.STOPPED)
 
 
@@ -368,7 +378,7 @@ def test_finishing_asks_the_tasks_to_end() -> None:
     job = Job().run()
     job.trigger()
     job.hear(StopAsked(finish=True))
-    assert job.publish()[-1] == TriggerEpoch(job.stamp, 2, True), "the epoch in flight was not asked to end"
+    assert job.publish()[-1] == TriggerEpoch(job.stamp, 2, True, aligned=True), "the epoch in flight was not asked to end"
     assert job.publish(ended=True)[-1] == Halt(Outcome.FINISHED)
 
 
@@ -386,10 +396,10 @@ def test_a_savepoint_is_granted_only_after_its_commits() -> None:
 
 def test_a_savepoint_outlives_a_failed_attempt() -> None:
     job = Job().run()
-    assert job.hear(SavepointAsked("mine")) == (TriggerEpoch(job.stamp, 1, False),)
+    assert job.hear(SavepointAsked("mine")) == (TriggerEpoch(job.stamp, 1, False, aligned=True),)
     job.hear(AttemptFailed(job.stamp, "gone"))
     job.hear(Ticked(), after=8)
-    assert job.hear(Running(job.stamp)) == (TriggerEpoch(job.stamp, 1, False),)
+    assert job.hear(Running(job.stamp)) == (TriggerEpoch(job.stamp, 1, False, aligned=True),)
     assert job.publish() == (TellCompleted(job.stamp, 1), TakeSavepoint("mine", 1))
 
 

@@ -9,6 +9,7 @@ import pytest
 from penstock.protocol.messages import (
     SOURCES,
     TIME_MAX,
+    Aborted,
     AdvanceTime,
     Arrived,
     Barrier,
@@ -16,13 +17,19 @@ from penstock.protocol.messages import (
     EdgeIdle,
     End,
     EndEdge,
+    Event,
     Forward,
     Freeze,
+    GiveUp,
     Hold,
     Idle,
+    Keep,
     Message,
     Order,
+    Overdue,
+    Overtook,
     Process,
+    Recorded,
     Release,
     SourcesEnded,
     Trigger,
@@ -56,13 +63,28 @@ def test_reading_a_held_input_is_refused(core: TaskCore) -> None:
         core.handle(Arrived(0, row("too early")))
 
 
-def test_epochs_only_grow_and_do_not_mix(core: TaskCore) -> None:
+def test_epochs_only_grow(core: TaskCore) -> None:
     core.handle(Arrived(0, Barrier(2)))
-    with pytest.raises(AssertionError, match="while aligning 2"):
-        core.handle(Arrived(1, Barrier(3)))
     core.handle(Arrived(1, Barrier(2)))
-    with pytest.raises(AssertionError, match="after 2"):
+    with pytest.raises(AssertionError, match="barrier 1 on input 0 after 2"):
         core.handle(Arrived(0, Barrier(1)))
+    with pytest.raises(AssertionError, match="barrier 2 on input 1 after 2"):
+        core.handle(Arrived(1, Barrier(2)))
+
+
+def test_a_later_epoch_gives_up_an_earlier_one(core: TaskCore) -> None:
+    core.handle(Arrived(0, Barrier(2)))
+    assert core.handle(Arrived(1, Barrier(3))) == (Release(0), Hold(1)), "whoever sent it knows that 2 was aborted"
+    assert core.handle(Arrived(0, Barrier(3))) == (Forward(Barrier(3)), Freeze(3), Release(1))
+
+
+def test_a_trigger_gives_up_the_epoch_before_it() -> None:
+    core = TaskCore({0: 0}, sources=True)
+    core.handle(Trigger(1))
+    assert core.handle(Trigger(2)) == (Release(SOURCES), Hold(SOURCES))
+    assert core.handle(Arrived(0, Barrier(1))) == (), "it was given up"
+    core.check()
+    assert core.handle(Arrived(0, Barrier(2))) == (Forward(Barrier(2)), Freeze(2), Release(SOURCES))
 
 
 def test_the_number_of_an_aborted_epoch_may_be_left_out(core: TaskCore) -> None:
@@ -148,6 +170,94 @@ def test_only_a_task_with_sources_is_triggered(core: TaskCore) -> None:
         core.handle(Trigger(1))
 
 
+# --- overdue ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_overdue_snapshot_is_taken_at_once_and_records_what_is_in_flight(core: TaskCore) -> None:
+    core.handle(Arrived(0, Barrier(1)))
+    assert core.handle(Overdue(1)) == (Forward(Barrier(1)), Freeze(1, recording=True), Release(0))
+    assert core.handle(Arrived(0, row("after"))) == (Process(0, "after"),)
+    assert core.handle(Arrived(1, row("in flight"))) == (Keep(0, "in flight"), Process(0, "in flight"))
+    core.check()
+    assert core.handle(Arrived(1, Barrier(1))) == (Recorded(1),)
+    assert core.handle(Arrived(1, row("after"))) == (Process(0, "after"),)
+
+
+def test_a_task_that_has_seen_no_barrier_is_overdue_all_the_same(core: TaskCore) -> None:
+    assert core.handle(Overdue(1)) == (Forward(Barrier(1)), Freeze(1, recording=True))
+    assert core.handle(Arrived(0, Barrier(1))) == ()
+    assert core.handle(Arrived(1, Barrier(1))) == (Recorded(1),)
+
+
+def test_a_barrier_ahead_of_rows_records_them_before_they_are_processed(core: TaskCore) -> None:
+    core.handle(Arrived(0, Barrier(1)))
+    core.handle(Overdue(1))
+    core.handle(Arrived(1, row("first")))
+    waiting = [row("second"), Watermark(7), row("third")]
+    assert core.handle(Overtook(1, 1, waiting)) == (Keep(0, "second"), Keep(0, "third"), Recorded(1))
+    assert core.handle(Arrived(1, row("second"))) == (Process(0, "second"),), "it is not recorded twice"
+
+
+def test_a_barrier_overtakes_only_where_rows_are_recorded(core: TaskCore) -> None:
+    with pytest.raises(AssertionError, match="and 0 was frozen"):
+        core.handle(Overtook(0, 1, [row("lost")]))
+    core.handle(Arrived(0, Barrier(1)))
+    core.handle(Overdue(1))
+    with pytest.raises(AssertionError, match="which is not recorded"):
+        core.handle(Overtook(0, 1, [row("of the next epoch")]))
+
+
+def test_what_is_aligned_in_time_is_not_overdue(core: TaskCore) -> None:
+    for input in (0, 1):
+        core.handle(Arrived(input, Barrier(1)))
+    assert core.handle(Overdue(1)) == ()
+    assert core.handle(Overdue(2)) != ()
+    assert core.handle(Overdue(2)) == (), "once is enough"
+
+
+def test_an_overdue_snapshot_waits_for_inputs_that_must_align() -> None:
+    core = TaskCore({0: 0, 1: 0, 2: 1}, sources=True, aligned=[2])
+    core.handle(Arrived(0, Barrier(1)))
+    assert core.handle(Overdue(1)) == ()
+    assert core.handle(Trigger(1)) == (Hold(SOURCES),)
+    assert core.handle(Arrived(1, row("before"))) == (Process(0, "before"),)
+    assert core.handle(Arrived(2, Barrier(1))) == (
+        Forward(Barrier(1)),
+        Freeze(1, recording=True),
+        Release(0),
+        Release(SOURCES),
+    )
+    assert core.recording == {1}
+    core.check()
+
+
+def test_where_all_input_has_ended_nothing_is_in_flight_and_barriers_are_awaited(core: TaskCore) -> None:
+    for input in (0, 1):
+        core.handle(Arrived(input, End()))
+    assert core.handle(Overdue(1)) == ()
+    assert core.handle(Arrived(0, Barrier(1))) == (Hold(0),)
+    assert core.handle(Arrived(1, Barrier(1))) == (Forward(Barrier(1)), Freeze(1), Release(0))
+
+
+@pytest.mark.parametrize("sign", [Aborted(1), Overdue(2), Arrived(0, Barrier(2))])
+def test_a_recording_is_given_up_when_its_epoch_was(core: TaskCore, sign: Event) -> None:
+    core.handle(Arrived(0, Barrier(1)))
+    core.handle(Overdue(1))
+    assert core.handle(sign)[0] == GiveUp(1)  # type: ignore[arg-type]
+    core.check()
+    assert Recorded(1) not in core.handle(Arrived(1, Barrier(1))), "too late for it"
+    core.check()
+
+
+def test_an_epoch_that_came_to_nothing_holds_up_none_after_it(core: TaskCore) -> None:
+    core.handle(Arrived(0, Barrier(1)))
+    core.handle(Aborted(1))
+    assert core.handle(Overdue(2)) == (Release(0), Forward(Barrier(2)), Freeze(2, recording=True))
+    assert core.handle(Arrived(1, Barrier(1))) == ()
+    assert core.handle(Arrived(1, row("in flight"))) == (Keep(0, "in flight"), Process(0, "in flight"))
+    core.check()
+
+
 def test_a_clone_is_independent_and_equal(core: TaskCore) -> None:
     core.handle(Arrived(0, Barrier(1)))
     copy = core.clone()
@@ -155,6 +265,14 @@ def test_a_clone_is_independent_and_equal(core: TaskCore) -> None:
     copy.handle(Arrived(1, Barrier(1)))
     assert copy.key() != core.key()
     assert core.held == [0]
+
+
+def test_a_clone_records_on_its_own(core: TaskCore) -> None:
+    core.handle(Overdue(1))
+    copy = core.clone()
+    copy.handle(Arrived(1, Barrier(1)))
+    assert core.recording == {0, 1}
+    assert copy.key() != core.key()
 
 
 def schedules(

@@ -20,6 +20,7 @@ import pytest
 import penstock as pen
 from penstock import sinks, sources
 from penstock.errors import JobError
+from penstock.runners.conductor import Conductor
 from penstock.testing import Simulated, simulator
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -113,16 +114,18 @@ def test_no_more_calls_are_under_way_than_each_task_may_have(out: Any) -> None:
     assert ids(out) == list(range(60))
 
 
-def test_answers_wake_the_job_at_once(out: Any) -> None:
+def test_answers_wake_the_job_at_once(out: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def soon(order: Order) -> Scored:
         await asyncio.sleep(0.001)
         return Scored(order.id, order.k, 0)
 
+    wait = Conductor._wait
+    monkeypatch.setattr(Conductor, "_wait", lambda self, micros: wait(self, 100 * micros))
     p = pen.Pipeline("orders")
-    p.read(sources.memory(ROWS * 5, schema=SCHEMA)).map_async(soon, capacity=1).write(out)
+    p.read(sources.memory(ROWS, schema=SCHEMA)).map_async(soon, capacity=1).write(out)
     began = time.monotonic()
     p.run(pen.Local(snapshot_every="10m"))
-    assert time.monotonic() - began < 4.0  # 300 calls of 1 ms, one after the other; who is not woken looks every 20 ms
+    assert time.monotonic() - began < 30  # 60 calls of 1 ms, one after the other; who is not woken now looks every 2 s
 
 
 def test_calls_that_fail_or_take_too_long_are_repeated_and_then_set_aside(out: Any) -> None:

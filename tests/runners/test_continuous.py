@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ import pytest
 import penstock as pen
 from penstock import sinks, sources
 from penstock.connectors.adevents import AD_EVENT, ad_events, campaign_of
-from penstock.errors import JobError, RunnerError
+from penstock.connectors.connector import Chunk, Reader, Source, SourceContext
+from penstock.errors import DecodeError, JobError, RunnerError
 from penstock.protocol import coordinator as c
 from penstock.protocol.messages import Barrier, Batch, Stamp, TaskAck
 from penstock.runners.continuous.channel import Credentials, Wires
@@ -30,6 +32,7 @@ from penstock.runners.continuous.control import ControlServer
 from penstock.runners.continuous.wire import ack_json
 from penstock.runners.loop import Queue
 from penstock.runners.spark.frames import Decoder, control_of, encode_control
+from penstock.schema import to_schema
 
 STAMP = Stamp("abc", 1, 2)
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -152,7 +155,7 @@ def test_a_lost_and_a_silent_worker_fail_the_attempt_once() -> None:
 def test_a_data_port_lets_in_only_awaited_peers_of_the_attempt() -> None:
     ours, theirs = Credentials("t" * 64, STAMP), Credentials("x" * 64, STAMP)
     receiver, queue = Wires(ours), Queue()
-    receiver.expect((0, 1, 0), queue, SCHEMA, lambda: False)
+    receiver.expect((0, 1, 0), queue, SCHEMA)
     receiver.answer()
     strangers = [Wires(theirs), Wires(Credentials("t" * 64, Stamp("abc", 1, 1))), Wires(ours), Wires(ours)]
     channels = [(0, 1, 0), (0, 1, 0), (0, 2, 0), (0, 1, 0)]
@@ -173,37 +176,137 @@ def test_a_data_port_lets_in_only_awaited_peers_of_the_attempt() -> None:
         wires.close()
 
 
-def test_a_channel_is_full_until_its_reader_wants_more() -> None:
+def test_a_channel_is_full_until_its_reader_has_taken_some() -> None:
     credentials = Credentials("t" * 64, STAMP)
-    receiver, sender = Wires(credentials, bytes_max=4096), Wires(credentials, bytes_max=4096)
-    held, queue = [True], Queue(4096)
-    receiver.expect((0, 1, 0), queue, SCHEMA, lambda: held[0])
+    receiver, sender = Wires(credentials, bytes_max=50_000), Wires(credentials, bytes_max=50_000)
+    queue = Queue(50_000)
+    queue.push(Barrier(1))  # of an earlier life: nothing that the sender knows of
+    receiver.expect((0, 1, 0), queue, SCHEMA)
     receiver.answer()
     outlet = sender.connect((0, 1, 0), receiver.address)
-    rows = pa.record_batch({"n": np.arange(10_000)})
+    rows = pa.record_batch({"n": np.arange(1000)})
     sent = 0
-    for _ in range(200):
-        if not outlet.full:
-            outlet.push(Batch(rows, rows.num_rows, rows.nbytes))
+
+    def turn() -> None:
+        sender.turn(0.0)
+        receiver.turn(0.0)
+
+    def send(turns: int) -> None:
+        nonlocal sent
+        for _ in range(turns):
+            if not outlet.full:
+                outlet.push(Batch(rows, rows.num_rows, rows.nbytes))
+                sent += 1
+            turn()
+
+    send(300)
+    assert outlet.full
+    assert not outlet.crammed
+    assert len(queue) == sent + 1, "all that was sent is there, none of it in between"
+    assert queue.bytes < 2 * 50_000 + rows.nbytes + 1000, "and it is no more than may be under way"
+    outlet.push(Barrier(9))
+    for _ in range(20):
+        turn()
+    assert outlet.full
+    assert queue.overtake(9) is not None, "a barrier gets through"
+    while len(queue) > 2:
+        queue.pop()
+    send(300)
+    assert outlet.full, "there was room again"
+    assert sent > 20
+    while len(queue):
+        queue.pop()
+        turn()
+    wait_until(lambda: turn() or not outlet.full)
+    sender.close()
+    receiver.close()
+
+
+def test_barriers_pass_between_two_workers_whose_channels_to_each_other_are_full() -> None:
+    credentials = Credentials("t" * 64, STAMP)
+    workers, queues = [Wires(credentials, bytes_max=50_000) for _ in range(2)], [Queue(50_000), Queue(50_000)]
+    for me in (0, 1):
+        workers[me].expect((0, 1 - me, me), queues[me], SCHEMA)
+        workers[me].answer()
+    outlets = [workers[me].connect((0, me, 1 - me), workers[1 - me].address) for me in (0, 1)]
+    rows = pa.record_batch({"n": np.arange(1000)})
+
+    def turn() -> bool:
+        for wires in workers:
+            wires.turn(0.0)
+        return False
+
+    while not all(outlet.full for outlet in outlets):
+        for outlet in outlets:
+            if not outlet.full:
+                outlet.push(Batch(rows, rows.num_rows, rows.nbytes))
+    for outlet in outlets:
+        outlet.push(Barrier(1))
+    found: dict[int, int] = {}
+
+    def look() -> bool:
+        turn()
+        for me in (0, 1):
+            if me not in found and (ahead := queues[me].overtake(1)) is not None:
+                found[me] = len(ahead)
+        return len(found) == 2
+
+    wait_until(look)
+    assert all(outlet.full for outlet in outlets), "nothing was taken but the barriers"
+    assert all(found[me] == len(queues[me]) > 10 for me in (0, 1)), "and they came past all rows"
+    for wires in workers:
+        wires.close()
+
+
+@pytest.mark.parametrize("bytes_max", [4096, 50_000])
+def test_a_reader_that_has_taken_all_is_sent_more_however_small_its_rows_are_beside_their_frames(bytes_max: int) -> None:
+    credentials = Credentials("t" * 64, STAMP)
+    receiver, sender = Wires(credentials, bytes_max=bytes_max), Wires(credentials, bytes_max=bytes_max)
+    rows = pa.record_batch({f"c{n}": [True] for n in range(100)})  # 100 bytes of values in a frame of almost 6,000
+    queue = Queue(bytes_max)
+    receiver.expect((0, 1, 0), queue, rows.schema)
+    receiver.answer()
+    outlet = sender.connect((0, 1, 0), receiver.address)
+    sent = taken = 0
+    deadline = time.monotonic() + 30
+    while taken < 200:
+        assert time.monotonic() < deadline, f"nothing moves: {sent} sent, {taken} taken"
+        if sent < 200 and not outlet.full:
+            outlet.push(Batch(rows, 1, rows.nbytes))
             sent += 1
         sender.turn(0.0)
         receiver.turn(0.0)
-    assert outlet.full
-    assert len(queue) == 0, "a held input is not read"
-    held[0] = False
-    got = 0
-    outlet.push(Barrier(9))
-    while got <= sent:
-        sender.turn(0.001)
-        receiver.turn(0.001)
-        assert queue.bytes < 4096 + rows.nbytes + 1000, "no more is read than fits"
         while len(queue):
-            last = queue.pop()
-            got += 1
-    assert last == Barrier(9)
-    assert not outlet.full
+            queue.pop()
+            taken += 1
     sender.close()
     receiver.close()
+
+
+def test_a_receiver_that_takes_what_was_never_sent_is_no_peer() -> None:
+    credentials = Credentials("t" * 64, STAMP)
+    sender = Wires(credentials)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        outlet = sender.connect((0, 1, 0), server.getsockname())
+        other, _ = server.accept()
+        outlet.push(Barrier(1))
+        other.sendall((2).to_bytes(8, "little"))
+        with pytest.raises(DecodeError, match="took 2 messages, and 1 were sent"):
+            sender.turn(1.0)
+        other.close()
+    sender.close()
+
+
+def test_a_sender_whose_receiver_is_gone_says_so() -> None:
+    credentials = Credentials("t" * 64, STAMP)
+    sender = Wires(credentials)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender.connect((0, 1, 0), server.getsockname())
+        other, _ = server.accept()
+        assert sender.lost_for() == 0.0
+        other.close()
+        wait_until(lambda: sender.turn(0.01) or sender.lost_for() > 0)
+    sender.close()
 
 
 # --- with Spark ---------------------------------------------------------------------------------------------------------
@@ -255,20 +358,52 @@ def test_a_running_aggregate_and_a_user_function_of_this_module(spark: Any) -> N
     assert sorted(out.rows(), key=lambda row: row["key"]) == expected
 
 
-def slow(rows: int, rate: int) -> Any:
-    return sources.generate(numbered, schema=NUMBERED, rows=rows, rate=rate, splits=3)
+@dataclass(frozen=True)
+class Gated(Source):
+    """Generated rows, the second half of which waits for a file: so that no job ends before what is to happen to it has happened."""
+
+    name: str
+    rows: int
+    rate: float
+    gate: str
+    schema = to_schema(NUMBERED)
+    bounded = True
+
+    def splits(self) -> tuple[str, ...]:
+        return ("0", "1", "2")
+
+    def open(self, split: str, position: Any, context: SourceContext) -> Reader:
+        rows = sources.generate(numbered, schema=NUMBERED, rows=self.rows, rate=self.rate, splits=3, name=self.name)
+        return GatedReader(rows.open(split, position, context), position or 0, self.rows // 6, Path(self.gate))
 
 
-def counting(name: str, out: Path, rows: int, rate: int) -> pen.Pipeline:
+class GatedReader(Reader):
+    def __init__(self, reader: Reader, position: int, half: int, gate: Path) -> None:
+        self._reader, self._position, self._half, self._gate = reader, position, half, gate
+
+    def poll(self, rows_max: int) -> Chunk | None:
+        if not self._gate.exists():
+            rows_max = min(rows_max, self._half - self._position)
+            if rows_max <= 0:
+                return None
+        chunk = self._reader.poll(rows_max)
+        self._position = self._position if chunk is None else chunk.position
+        return chunk
+
+    def backlog(self) -> bool:
+        return self._reader.backlog()
+
+
+def counting(name: str, out: Path, rows: int, rate: int, gate: Path) -> pen.Pipeline:
     p = pen.Pipeline(name)
     (
-        p.read(slow(rows, rate))
+        p.read(Gated("generate", rows, rate, str(gate)))
         .select("id", "key")
         .key_by("key")
         .aggregate(n=pen.count(), total="sum(id)", name="totals")
         .write(sinks.memory(name))
     )
-    p.read(slow(rows, rate), name="copy").write(sinks.files(out), name="rows")
+    p.read(Gated("copy", rows, rate, str(gate)), name="copy").write(sinks.files(out), name="rows")
     return p
 
 
@@ -283,10 +418,11 @@ def check_counts(name: str, out: Path, rows: int) -> None:
 @pytest.mark.spark
 def test_a_killed_worker_costs_nothing_but_time(spark: Any, tmp_path: Path) -> None:
     rows = 60_000
-    p = counting("killed", tmp_path / "rows", rows, 20_000)
+    p = counting("killed", tmp_path / "rows", rows, 20_000, tmp_path / "gate")
     job = p.start(pen.Continuous(spark, parallelism=2, storage=tmp_path / "store", snapshot_every="300ms", backoff="100ms"))
     wait_until(lambda: job.conductor.epochs_published >= 2)
     os.kill(job.conductor._attempts.server.processes()[1], signal.SIGKILL)
+    (tmp_path / "gate").touch()
     job.wait(timeout="60s")
     assert job.status().restarts == 1
     assert job.conductor.replayed > 0
@@ -302,7 +438,7 @@ def test_a_worker_killed_at_a_point_of_the_protocol(
     fault.write_text(json.dumps({"point": point, "epoch": 3, "signal": "KILL"}))
     monkeypatch.setenv("PENSTOCK_FAULT_FILE", str(fault))
     name = f"point-{point}"
-    p = counting(name, tmp_path / "rows", 20_000, 10_000)
+    p = counting(name, tmp_path / "rows", 20_000, 10_000, tmp_path / "fault.taken")
     job = p.run(pen.Continuous(spark, parallelism=2, storage=tmp_path / "store", snapshot_every="200ms", backoff="100ms"))
     assert (tmp_path / "fault.taken").exists()
     assert job.status().restarts == 1
@@ -313,12 +449,13 @@ def test_a_worker_killed_at_a_point_of_the_protocol(
 def test_stop_and_go_on_at_another_parallelism(spark: Any, tmp_path: Path) -> None:
     rows = 30_000
     for parallelism in (2, 3):
-        p = counting("moved", tmp_path / "rows", rows, 15_000)
+        p = counting("moved", tmp_path / "rows", rows, 15_000, tmp_path / "gate")
         job = p.start(pen.Continuous(spark, parallelism=parallelism, storage=tmp_path / "store", snapshot_every="200ms"))
         if parallelism == 2:
             wait_until(lambda job=job: job.conductor.epochs_published >= 2)
             job.stop()
             assert job.status().state == "stopped"
+            (tmp_path / "gate").touch()
         else:
             job.wait(timeout="60s")
     check_counts("moved", tmp_path / "rows", rows)
@@ -406,7 +543,7 @@ def open_ports() -> dict[int, set[str]]:
 
 @pytest.mark.spark
 def test_nothing_is_left_and_nothing_listens_beyond_this_machine(spark: Any, tmp_path: Path) -> None:
-    p = counting("tidy", tmp_path / "rows", 1_000_000, 10_000)
+    p = counting("tidy", tmp_path / "rows", 1_000_000, 10_000, tmp_path / "gate")
     job = p.start(pen.Continuous(spark, parallelism=3, snapshot_every="200ms"))
     wait_until(lambda: job.conductor.epochs_published >= 1)
     server = job.conductor._attempts.server

@@ -27,6 +27,8 @@ def test_every_schedule_is_exactly_once_under_faults(capsys: pytest.CaptureFixtu
         summarise(reports, 0)
     assert all(sum(report.struck[kind] for report in reports) > 0 for kind in FAULTS)
     assert sum(report.epochs >= 3 and report.recoveries >= 1 for report in reports) >= 0.9 * len(reports)
+    assert sum(report.unaligned for report in reports) >= 50, "snapshots were taken with rows in flight"
+    assert sum(report.replayed for report in reports) >= 5, "and went on from"
 
 
 @pytest.mark.parametrize("seed", PAST_FAILURES)
@@ -70,6 +72,16 @@ def test_a_hash_that_changes_between_processes_is_caught() -> None:
     with pytest.raises(AssertionError):
         for seed in range(20):
             Simulation(seed).run()
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_rows_in_flight_that_are_lost_or_doubled_are_caught(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    real = local.read_rows
+    monkeypatch.setattr(local, "read_rows", lambda task: [entry for entry in real(task) for _ in range(times)])
+    with pytest.raises(AssertionError, match="differ"):
+        for seed in range(200):
+            if simulator.patience_of(seed)[0] != "never":
+                Simulation(seed).run()
 
 
 def test_state_files_under_reused_names_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:

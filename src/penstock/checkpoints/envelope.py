@@ -35,6 +35,7 @@ __all__ = [
     "FORMAT_VERSION",
     "INTEGER_MAX",
     "INTEGER_MIN",
+    "UNALIGNED",
     "Envelope",
     "Fields",
     "Json",
@@ -45,7 +46,8 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
-FEATURES: frozenset[str] = frozenset()  # what a file may require of us; version 1 has no optional parts yet
+UNALIGNED = "unaligned"  # a checkpoint with rows in flight
+FEATURES: frozenset[str] = frozenset([UNALIGNED])  # what a file may require of us
 SIZE_BYTES_MAX = 1 << 28  # far above any manifest; bounds what a planted file makes us read into memory
 INTEGER_MIN, INTEGER_MAX = -(1 << 63), (1 << 63) - 1
 

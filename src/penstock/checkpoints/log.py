@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from penstock.checkpoints.envelope import Envelope, Json, canonical, checksum, seal, unseal
+from penstock.checkpoints.envelope import UNALIGNED, Envelope, Json, canonical, checksum, seal, unseal
 from penstock.checkpoints.manifest import Manifest
 from penstock.checkpoints.storage import OutcomeUnknown, Store
 from penstock.errors import ConfigError, CorruptError, SupersededError
@@ -50,7 +50,9 @@ class RecordCodec:
     """
 
     def encode(self, record: Record) -> bytes:
-        return seal(Envelope(record.kind, record.seq, record.term, record.previous, json.loads(record.body)))
+        body = json.loads(record.body)
+        requires = (UNALIGNED,) if record.kind == terms.CHECKPOINT and body["cut"] == UNALIGNED else ()
+        return seal(Envelope(record.kind, record.seq, record.term, record.previous, body), requires)
 
     def decode(self, data: bytes, path: str) -> Record:
         found = unseal(data, path)

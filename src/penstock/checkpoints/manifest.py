@@ -17,6 +17,12 @@ that a person can read it::
      "pending":[{"epoch":41,"sink":"out","committables":[…]}],
      "finished":false, "cut":"aligned", "in_flight":[], "counters":{"clicks.rows_in":1000}, …}
 
+An **unaligned** cut has rows in flight as well: they had been sent to a step and not yet processed by it. Each entry is a file of
+them, named like files of state, for the keys of some groups::
+
+     "in_flight":[{"step":"counts","input":0,"columns":[["ad","string",true]],"first_group":0,"last_group":63,
+                   "path":"state/00000007-0002-0000000041-77aa.arrow","kind":"frames","rows":640,…}]
+
 1. **Identity is a name**: of a step, state, source, split or sink. Nothing is shaped by the parallelism: no
    task number is a key anywhere. What belongs to keys is said per range of key groups, `[first, last,
    value]`, both ends included.
@@ -41,13 +47,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from penstock.checkpoints.envelope import Envelope, Fields, Json, canonical, seal, unseal
+from penstock.checkpoints.envelope import UNALIGNED, Envelope, Fields, Json, canonical, seal, unseal
 from penstock.checkpoints.storage import check_path
 from penstock.errors import CorruptError, StorageError
 from penstock.names import NAME
 
 __all__ = [
+    "Columns",
     "FieldEntry",
+    "InFlightEntry",
     "Manifest",
     "OperatorEntry",
     "PendingEntry",
@@ -56,17 +64,19 @@ __all__ = [
     "SourceEntry",
     "SplitEntry",
     "StateEntry",
+    "columns_of",
     "decode_savepoint",
     "encode_savepoint",
 ]
 
 STATE_KINDS = ("value", "list", "map", "timer", "broadcast", "operator-list")
 CHANGES = ("append", "upsert", "retract")
-CUTS = ("aligned",)  # an unaligned cut will come with a required feature, so that this version refuses it
+CUTS = ("aligned", UNALIGNED)
 HASH_ID = "xxh64-42-v1"
 PARALLELISM_MAX = 1 << 15
 
 Range: TypeAlias = tuple[int, int, int]  # first key group, last key group, value
+Columns: TypeAlias = tuple[tuple[str, str, bool], ...]  # name, type, nullable
 T = TypeVar("T")
 
 
@@ -161,6 +171,36 @@ class PendingEntry:
     committables: tuple[Json, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class InFlightEntry:
+    """Rows on their way to input `input` of step `step`, for the keys of groups first..last: a file of frames, in order."""
+
+    step: str
+    input: int
+    columns: Columns
+    first_group: int
+    last_group: int
+    path: str
+    kind: str
+    rows: int
+    bytes: int
+    checksum: str
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Json]) -> InFlightEntry:
+        """From what a task acknowledged."""
+        return cls(**{**entry, "columns": columns_of(entry["columns"])})
+
+    def to_json(self) -> dict[str, Json]:
+        """As JSON: what `of` is given."""
+        return {**dataclasses.asdict(self), "columns": [list(column) for column in self.columns]}
+
+
+def columns_of(texts: Json) -> Columns:
+    """Columns from JSON."""
+    return tuple((name, type_, nullable) for name, type_, nullable in texts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """One checkpoint. See the module's text for the fields."""
@@ -184,14 +224,16 @@ class Manifest:
     sources: tuple[SourceEntry, ...] = ()
     sinks: tuple[SinkEntry, ...] = ()
     pending: tuple[PendingEntry, ...] = ()
-    in_flight: tuple[Json, ...] = ()
+    in_flight: tuple[InFlightEntry, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
 
     def handles(self) -> Iterator[Mapping[str, Json]]:
-        """Every handle of every state. After a rescale several may name one file."""
+        """Every handle of every state, and of rows in flight. After a rescale several may name one file."""
         for operator in self.operators:
             for state in operator.states:
                 yield from state.handles
+        for entry in self.in_flight:
+            yield entry.to_json()
 
     def files(self) -> tuple[str, ...]:
         """Paths of the files this checkpoint needs, sorted, each once."""
@@ -280,13 +322,15 @@ def _read_manifest(take: Fields) -> Manifest:
             lambda inner: SinkEntry(_name(inner, "name"), inner.text("kind"), inner.json("state")),
         ),
         pending=_each(take, "pending", lambda inner: _pending(inner, epoch)),
-        in_flight=tuple(item for item, _ in take.items("in_flight")),
+        in_flight=_each(take, "in_flight", lambda inner: _in_flight(inner, groups)),
         counters={
             name: take.as_integer(count, f"manifest.counters.{name[:80]}") for name, count in take.object("counters").items()
         },
     )
-    if manifest.in_flight:
-        take.refuse("manifest.in_flight is not empty, and an aligned cut has nothing in flight")
+    if bool(manifest.in_flight) != (manifest.cut == UNALIGNED):
+        take.refuse(f"manifest.cut is {manifest.cut}, with {len(manifest.in_flight)} files of rows in flight")
+    if manifest.in_flight and manifest.finished:
+        take.refuse("manifest.in_flight is not empty, and a finished job has nothing in flight")
     if any(later.epoch < earlier.epoch for earlier, later in zip(manifest.pending, manifest.pending[1:])):
         take.refuse("manifest.pending is not in the order of its epochs")
     take.done()
@@ -341,6 +385,27 @@ def _handle(take: Fields, groups: int) -> Mapping[str, Json]:
     if (low is None) != (high is None) or (low is not None and high is not None and low > high):
         take.refuse(f"{take.where}: min_due is {low} and max_due is {high}")
     return take.value
+
+
+def _in_flight(take: Fields, groups: int) -> InFlightEntry:
+    columns = [take.as_items(item, where, 3) for item, where in take.items("columns")]
+    try:
+        path = check_path(take.text("path"))
+    except StorageError as error:
+        take.refuse(f"{take.where}.path: {error}")
+    first = take.integer("first_group", 0, groups - 1)
+    return InFlightEntry(
+        step=_name(take, "step"),
+        input=take.integer("input", 0),
+        columns=tuple((take.as_text(*name), take.as_text(*type_), take.as_flag(*null)) for name, type_, null in columns),
+        first_group=first,
+        last_group=take.integer("last_group", first, groups - 1),
+        path=path,
+        kind=take.one_of("kind", ("frames",)),
+        rows=take.integer("rows", 1),
+        bytes=take.integer("bytes", 1),
+        checksum=take.text("checksum"),
+    )
 
 
 def _source(take: Fields) -> SourceEntry:

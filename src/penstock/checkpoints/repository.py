@@ -155,6 +155,7 @@ class Repository:
     def write_savepoint(self, manifest: Manifest, target: Store) -> None:
         """Copy a checkpoint and its files into `target`. Loadable once this returns, and not before."""
         assert not manifest.pending, "a savepoint is taken once its epoch's commit is confirmed: it carries no committables"
+        assert not manifest.in_flight, "a savepoint is aligned: pipelines may change between it and the next start"
         if target.read(SAVEPOINT) is not None:
             raise StorageError(f"{target.url} already holds a savepoint. Choose another folder")
         data = encode_savepoint(manifest)
@@ -212,6 +213,8 @@ def read_savepoint(store: Store) -> Manifest:
     manifest = decode_savepoint(data, f"{store.url}/{SAVEPOINT}")
     if manifest.pending:
         raise CorruptError(f"{store.url}/{SAVEPOINT}: manifest.pending is not empty, and a savepoint never carries committables")
+    if manifest.in_flight:
+        raise CorruptError(f"{store.url}/{SAVEPOINT}: manifest.in_flight is not empty, and a savepoint is always aligned")
     for handle in manifest.handles():
         _checked_file(store, handle, contents=False)
     return manifest

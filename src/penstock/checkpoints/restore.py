@@ -13,7 +13,8 @@ given before the first row is read.
    step without state starts empty.
 4. State is only as good as what it was computed with: keys, window parameters, columns, `max_parallelism` and
    the hash must be the same.
-5. A finished checkpoint is at the end of event time, so every further row would be late: refused, unless
+5. Rows in flight are rows of the steps they were on their way to: those must still be there and take the same columns.
+6. A finished checkpoint is at the end of event time, so every further row would be late: refused, unless
    event time starts over. One whose commits are unconfirmed is **Concluded**: they are committed, and that is all.
 """
 
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from penstock.checkpoints.envelope import Json, canonical
-from penstock.checkpoints.manifest import HASH_ID, Manifest, OperatorEntry, SourceEntry, StateEntry
+from penstock.checkpoints.manifest import HASH_ID, Columns, Manifest, OperatorEntry, SourceEntry, StateEntry
 
 __all__ = [
     "Conclude",
@@ -53,6 +54,7 @@ class PipelineFacts:
     steps: tuple[OperatorEntry, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     sinks: Mapping[str, str] = field(default_factory=dict)
+    edges: Mapping[tuple[str, int], Columns] = field(default_factory=dict)  # (keyed step, input) -> what comes in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +249,25 @@ def _differences(manifest: Manifest, facts: RestoreFacts) -> Iterator[str]:
                 "  Give the new source another name, and drop the old one: "
                 f"{_restore(facts, drop=[source.name])}"
             )
+    yield from _in_flight(manifest, facts)
+
+
+def _in_flight(manifest: Manifest, facts: RestoreFacts) -> Iterator[str]:
+    """Rows that were on their way to a step fit only that step, as it was."""
+    for entry in manifest.in_flight:
+        now = facts.pipeline.edges.get((entry.step, entry.input))
+        if now == entry.columns:
+            continue
+        found = "which has no such input now" if now is None else f"which takes columns ({_texts(now)}) now"
+        yield (
+            f"{_what(facts)} holds rows in flight, on their way to step {entry.step!r} with columns ({_texts(entry.columns)}), "
+            f"{found}.\n  Run the pipeline once more as it was, and stop it or take a savepoint: neither holds rows in flight. "
+            "Then change it"
+        )
+
+
+def _texts(columns: Columns) -> str:
+    return ", ".join(f"{name} {type_}{'' if nullable else ' not null'}" for name, type_, nullable in columns)
 
 
 def _step(old: OperatorEntry, new: OperatorEntry, facts: RestoreFacts) -> Iterator[str]:
@@ -315,7 +336,9 @@ def _with_options(manifest: Manifest, facts: RestoreFacts) -> Manifest:
     sources: list[SourceEntry] = [
         replace(source, name=rename.get(source.name, source.name)) for source in manifest.sources if source.name not in drop
     ]
-    return replace(manifest, operators=tuple(operators), sources=tuple(sources))
+    in_flight = tuple(replace(e, step=rename.get(e.step, e.step)) for e in manifest.in_flight if e.step not in drop)
+    cut = manifest.cut if in_flight else "aligned"
+    return replace(manifest, operators=tuple(operators), sources=tuple(sources), in_flight=in_flight, cut=cut)
 
 
 def _started_over(manifest: Manifest) -> Manifest:

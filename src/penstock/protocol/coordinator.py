@@ -15,6 +15,7 @@ must become visible, whatever crashes. Hence:
    nothing waits to be committed.
 6. Acknowledgements of another attempt are not heard (`Stamp.accepts`).
 7. A coordinator that learns of a later term halts at once and commits nothing more.
+8. What somebody keeps (a savepoint, the last checkpoint of a job that is stopped) has no rows in flight.
 
 The runner reports events with its clock (`now`, microseconds, monotone) and carries out the effects in order.
 """
@@ -217,11 +218,12 @@ class EndAttempt:
 
 @dataclass(frozen=True, slots=True)
 class TriggerEpoch:
-    """Tell every source task."""
+    """Tell every source task. `aligned`: and no task may call it overdue, since somebody keeps this one."""
 
     stamp: Stamp
     epoch: int
     finish: bool
+    aligned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,6 +465,7 @@ class Coordinator:
             for sink in sorted({sink for a in flight.acks.values() for sink, entries in a.committables.items() if entries})
         )
         finished = all(a.ended for a in flight.acks.values())
+        assert not (finished and in_flight(flight.acks)), "where all has ended nothing is in flight"
         flight.publishing = Publish(stamp, epoch, dict(flight.acks), (*self.pending, *fresh), finished)
         return (flight.publishing,)
 
@@ -478,8 +481,8 @@ class Coordinator:
         self._next_trigger = max(flight.since + self._settings.interval, now)
         if flight.publishing.finished:
             self._halting = Halt(Outcome.FINISHED)
-        elif self._stop is not None and not self._stop.finish:
-            # Any epoch published after the wish to stop is as good a last one as the next.
+        elif self._stop is not None and not self._stop.finish and not in_flight(flight.publishing.acks):
+            # Any epoch published after the wish to stop is as good a last one as the next, if no rows are in flight in it.
             self._halting = Halt(Outcome.STOPPED)
         self._granted += flight.savepoints
         return (TellCompleted(flight.publishing.stamp, epoch),)
@@ -587,10 +590,11 @@ class Coordinator:
         if self._flight is not None or self._settling or not (due or hurried):
             return ()
         finish = self._stop is not None and self._stop.finish
+        aligned = self._stop is not None or bool(self._asked)  # the last one, and savepoints
         self._flight = InFlight(self._next_epoch, now, finish, self._asked)
         self._asked = ()
         self._next_epoch += 1
-        return (TriggerEpoch(self.stamp, self._flight.epoch, finish),)
+        return (TriggerEpoch(self.stamp, self._flight.epoch, finish, aligned),)
 
     def _halt(self, halt: Halt) -> tuple[Effect, ...]:
         ended = (EndAttempt(self.stamp),) if self.phase in (Phase.STARTING, Phase.RUNNING) else ()
@@ -639,6 +643,11 @@ class Coordinator:
             self._input_ended,
             (self._next_trigger, self._begin_at, self._commit_at),
         )
+
+
+def in_flight(acks: Mapping[str, TaskAck]) -> bool:
+    """Whether a snapshot holds rows that were sent and not yet processed."""
+    return any(ack.in_flight for ack in acks.values())
 
 
 def torn_reads(acks: Mapping[str, TaskAck]) -> str:

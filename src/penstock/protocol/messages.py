@@ -145,6 +145,22 @@ class Trigger:
 
 
 @dataclass(frozen=True, slots=True)
+class Overdue:
+    """Snapshot `epoch` has waited long enough for barriers: take it now, and record what is still on its way."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overtook:
+    """The barrier of `epoch` is there on input `input`, ahead of these messages, which stay where they are and arrive later."""
+
+    input: int
+    epoch: int
+    ahead: Sequence[Message]
+
+
+@dataclass(frozen=True, slots=True)
 class TimeReached:
     """The runner's clock, in microseconds since 1970."""
 
@@ -169,10 +185,11 @@ class CallsDone:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The runner wrote what `Store` asked for; `handles` are by (operator, state)."""
+    """The runner wrote what `Store` asked for; `handles` are by (operator, state), files of `in_flight` by incoming edge."""
 
     epoch: int
     handles: Mapping[str, Any]
+    in_flight: Mapping[int, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +222,8 @@ Event = (
     | SplitIdle
     | SourcesEnded
     | Trigger
+    | Overdue
+    | Overtook
     | TimeReached
     | CallsDone
     | Stored
@@ -250,7 +269,33 @@ class EndEdge:
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """Snapshot now: everything processed so far and nothing else belongs to `epoch`."""
+    """Snapshot now: everything processed so far and nothing else belongs to the states of `epoch`.
+
+    `recording`: rows in flight belong to it too. They follow as `Keep`, up to `Recorded` or `GiveUp`.
+    """
+
+    epoch: int
+    recording: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """These rows were in flight on incoming edge `edge`: they belong to the snapshot being recorded."""
+
+    edge: int
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """All that was in flight is kept: snapshot `epoch` is complete."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Snapshot `epoch` was aborted before all that was in flight had come: forget what was kept of it."""
 
     epoch: int
 
@@ -280,7 +325,7 @@ class Release:
     input: int
 
 
-Order = Process | AdvanceTime | EdgeIdle | EndEdge | Freeze | Forward | Hold | Release
+Order = Process | AdvanceTime | EdgeIdle | EndEdge | Freeze | Keep | Recorded | GiveUp | Forward | Hold | Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,10 +339,14 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write these frozen states (immutable; a writer thread may do it), then answer Stored or StoreFailed."""
+    """Write these frozen states (immutable; a writer thread may do it), then answer Stored or StoreFailed.
+
+    `in_flight`: rows by incoming edge, to be written beside them.
+    """
 
     epoch: int
     frozen: Mapping[str, Any]
+    in_flight: Mapping[int, Sequence[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +377,7 @@ class TaskAck:
     watermarks: Mapping[str, int] = field(default_factory=dict)  # operator -> event time reached
     states: Mapping[str, Any] = field(default_factory=dict)  # "operator/state" -> list of handles as JSON
     floors: Mapping[str, Any] = field(default_factory=dict)  # "operator/state" -> [[first group, last group, floor], ...]
+    in_flight: Sequence[Any] = field(default_factory=list)  # rows that were sent and not yet processed: entries of the manifest
     committables: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # sink -> committables
     counters: Mapping[str, int] = field(default_factory=dict)
     wake_at: int | None = None

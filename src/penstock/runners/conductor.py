@@ -54,8 +54,8 @@ class Attempts(Protocol):
     def end(self, stamp: Stamp) -> None:
         """Stop them; return when they can do no more harm."""
 
-    def trigger(self, stamp: Stamp, epoch: int, finish: bool) -> None:
-        """Tell the source tasks."""
+    def trigger(self, stamp: Stamp, epoch: int, finish: bool, aligned: bool) -> None:
+        """Tell the source tasks; `aligned`: no task may call the epoch overdue."""
 
     def tell(self, stamp: Stamp, event: Completed | Aborted) -> None:
         """Tell all tasks."""
@@ -426,8 +426,8 @@ class Conductor:
                 return self._begin(stamp)
             case c.EndAttempt(stamp):
                 attempts.end(stamp)
-            case c.TriggerEpoch(stamp, epoch, finish):
-                attempts.trigger(stamp, epoch, finish)
+            case c.TriggerEpoch(stamp, epoch, finish, aligned):
+                attempts.trigger(stamp, epoch, finish, aligned)
             case c.Publish():
                 return self._publish(effect)
             case c.Commit(pending):

@@ -15,7 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.checkpoints.manifest import (
+    Columns,
     FieldEntry,
+    InFlightEntry,
     Manifest,
     OperatorEntry,
     PendingEntry,
@@ -23,6 +25,7 @@ from penstock.checkpoints.manifest import (
     SourceEntry,
     SplitEntry,
     StateEntry,
+    columns_of,
 )
 from penstock.checkpoints.restore import PipelineFacts
 from penstock.plan.keyed import Stateful
@@ -31,7 +34,7 @@ from penstock.plan.physical import Op, PhysicalPlan
 from penstock.protocol.coordinator import Publish
 from penstock.protocol.messages import TIME_MIN, SplitAssigned, TaskAck
 from penstock.runtime.assemble import Restored
-from penstock.runtime.task import task_name
+from penstock.runtime.task import column_texts, task_name
 from penstock.state.keygroups import group_range
 
 
@@ -73,7 +76,7 @@ def start_from(manifest: Manifest | None) -> StartPoint:
     floors = {f"{op.name}/{s.name}": [list(f) for f in s.floors] for op in manifest.operators for s in op.states}
     watermarks = {op.name: [list(w) for w in op.watermarks] for op in manifest.operators}
     splits = {source.name: dict(source.splits) for source in manifest.sources}
-    restored = Restored(states, floors, watermarks)
+    restored = Restored(states, floors, watermarks, [entry.to_json() for entry in manifest.in_flight])
     return StartPoint(manifest.epoch, restored, splits, dict(manifest.counters), manifest.processing_time_us)
 
 
@@ -94,6 +97,7 @@ def manifest_of(
 ) -> Manifest:
     """The checkpoint an epoch's acknowledgements make."""
     acks = publish.acks
+    in_flight = tuple(InFlightEntry.of(entry) for _, ack in sorted(acks.items()) for entry in ack.in_flight)
     counters = Counter(start.counters)
     for ack in acks.values():
         counters.update(ack.counters)
@@ -110,10 +114,12 @@ def manifest_of(
         fingerprint=plan.fingerprint,
         max_parallelism=plan.max_parallelism,
         finished=publish.finished,
+        cut="unaligned" if in_flight else "aligned",
         operators=tuple(operator_entry(op, plan, parallelism, acks) for op in plan.stateful),
         sources=tuple(source_entry(op, acks) for op in plan.reads),
         sinks=tuple(SinkEntry(op.name, sink_kind(op)) for op in plan.writes),
         pending=tuple(PendingEntry(p.epoch, p.sink, tuple(p.committables)) for p in publish.pending),
+        in_flight=in_flight,
         counters=dict(counters),
     )
 
@@ -205,4 +211,15 @@ def pipeline_facts(plan: PhysicalPlan) -> PipelineFacts:
         steps=tuple(step_entry(op) for op in plan.stateful),
         sources={op.name: source_kind(op) for op in plan.reads},
         sinks={op.name: sink_kind(op) for op in plan.writes},
+        edges=edges_of(plan),
     )
+
+
+def edges_of(plan: PhysicalPlan) -> dict[tuple[str, int], Columns]:
+    """The columns of what can be in flight: on the way to a keyed step, by its input number."""
+    return {
+        (next(op.name for op in stage.ops if op.id == edge.target), edge.input): columns_of(column_texts(edge.schema))
+        for stage in plan.stages
+        for edge in stage.incoming
+        if edge.keys
+    }

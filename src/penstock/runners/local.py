@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,8 @@ from penstock.runners.align import Alignment
 from penstock.runners.conductor import Conductor, source_of
 from penstock.runners.cut import StartPoint
 from penstock.runners.faults import reach
-from penstock.runners.loop import Loop, Outlet, Queue, Seat, open_readers
+from penstock.runners.inflight import read_rows, write_rows
+from penstock.runners.loop import SLICE_S, Loop, Outlet, Queue, Seat, open_readers
 from penstock.runners.memory import keep_memory
 from penstock.runners.runner import Runner
 from penstock.runners.world import random_id
@@ -43,6 +45,7 @@ class Local(Runner):
         state: Any = None,
         restarts: int | None = None,
         backoff: Any = None,
+        unaligned_after: Any = None,
     ) -> None:
         super().__init__(
             parallelism=parallelism,
@@ -52,6 +55,7 @@ class Local(Runner):
             state=state,
             restarts=restarts,
             backoff=backoff,
+            unaligned_after=unaligned_after,
         )
 
     def attempts(self, conductor: Conductor) -> LocalAttempts:
@@ -85,11 +89,12 @@ class LocalAttempts:
             self._loop.close()
         self._loop = None
 
-    def trigger(self, stamp: Stamp, epoch: int, finish: bool) -> None:
-        """Tell the source tasks."""
+    def trigger(self, stamp: Stamp, epoch: int, finish: bool, aligned: bool) -> None:
+        """Tell the source tasks, and all others when the epoch will be overdue."""
+        patience = None if aligned else self._conductor.options.unaligned_after
+        overdue_at = None if patience is None else self._conductor.clock() + patience
         for seat in self._loop.seats if self._loop else ():
-            if seat.has_sources:
-                seat.trigger(epoch, finish=finish)
+            seat.trigger(epoch, finish=finish, overdue_at=overdue_at)
 
     def tell(self, stamp: Stamp, event: Completed | Aborted) -> None:
         """Tell all tasks."""
@@ -103,10 +108,13 @@ class LocalAttempts:
             return False
         progress = False
         try:
+            until = time.monotonic() + SLICE_S
             for _ in range(ROUNDS):
-                if not loop.step(now):
+                if not loop.step(now, until):
                     break
                 progress = True
+                if time.monotonic() > until:
+                    break
         except Exception as error:
             self._fail(stamp, error)
             return True
@@ -176,6 +184,7 @@ def make_seats(conductor: Conductor, stamp: Stamp, start: StartPoint, files: Fil
         }
         inputs = [queues[channel.exchange, channel.source, index] for channel in task.channels]
         seat = Seat(task, inputs=inputs, outlets=outlets, answer=answer, store=store, alignment=alignment, wake=conductor.wake)
+        seat.replay(read_rows(task))
         assign_splits(seat, conductor, start)
         seats.append(seat)
     return seats
@@ -212,10 +221,15 @@ def store_states(action: Store, files: Files, stamp: Stamp, fresh_id: Callable[[
                 lambda: state_path(stamp.term, stamp.attempt, action.epoch, fresh_id()),
                 lambda: reach("compact.merged", action.epoch),
             )
+        in_flight: dict[int, Any] = {}
+        for edge, batches in action.in_flight.items():
+            if handles or in_flight:
+                reach("store.between", action.epoch)
+            in_flight[edge] = write_rows(batches, state_path(stamp.term, stamp.attempt, action.epoch, fresh_id()), files)
     except (PenstockError, OSError) as error:
         return StoreFailed(action.epoch, str(error))
     reach("store.after", action.epoch)
-    return Stored(action.epoch, handles)
+    return Stored(action.epoch, handles, in_flight)
 
 
 def describe(error: BaseException) -> str:

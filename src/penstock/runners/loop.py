@@ -4,7 +4,7 @@ A **seat** is a task with what surrounds it: its input queues, its outlets, the 
 event it is working on. A `Loop` holds the seats of one process. No call here blocks.
 
 1. A seat is runnable only while every outlet is below its mark. Otherwise its iterator is not pulled and its inputs are not read:
-   that is back-pressure, all the way to the source.
+   that is back-pressure, all the way to the source. Only what sends no rows (`is_urgent`) is handled all the same.
 2. A held input is not read. Others are.
 3. Seats are tried sinks first and work off what waits for them, so rows leave before new ones come in; sources read only when the
    stage has nothing else to do.
@@ -14,30 +14,40 @@ event it is working on. A `Loop` holds the seats of one process. No call here bl
 6. Calls that a task asks for are somebody else's (`Calls`); their answers come before other input. A task that is not `ready` gets
    no rows, but anything else: so barriers do not wait for calls.
 7. The graph of tasks has no cycle and a task without outlets is always runnable, so as long as there is work some seat can run.
+8. An epoch that is overdue does not wait for room. The event under way is finished beyond the mark (up to `ROOM`), since a
+   snapshot is taken between events. And where a barrier is in an input's queue it is taken out, ahead of the rows before it.
+9. Rows that were in flight in the snapshot stand at the front of the queues. Until they are gone nothing else is taken from any.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Protocol
 
 from penstock.connectors.connector import Reader
 from penstock.protocol.messages import (
     SOURCES,
     TIME_MIN,
+    Aborted,
     Ack,
     Action,
     Arrived,
+    Barrier,
     Batch,
     Call,
     CallsDone,
+    Completed,
     Decline,
     Emit,
     Event,
     Hold,
     Message,
+    Overdue,
+    Overtook,
     Read,
     Release,
     SourcesEnded,
@@ -45,6 +55,8 @@ from penstock.protocol.messages import (
     SplitEnded,
     SplitIdle,
     Store,
+    Stored,
+    StoreFailed,
     TaskAck,
     TimeReached,
     Trigger,
@@ -56,6 +68,10 @@ from penstock.runtime.task import Task
 
 QUEUE_BYTES_MAX = 1024 * 1024
 MARKER_BYTES = 64
+ROOM = 4
+"""How many times its mark an outlet may hold so that a task whose snapshot is overdue can finish the event it is at."""
+SLICE_S = 0.05
+"""A round of work that takes longer comes to its end, so that orders and sockets are looked at."""
 PACED_ROWS = 4096
 """A read of fewer rows than this costs more than its rows; see `Seat.poll_every`."""
 
@@ -67,6 +83,10 @@ class Outlet(Protocol):
     def full(self) -> bool:
         """Whether the task must wait."""
 
+    @property
+    def crammed(self) -> bool:
+        """Whether it must wait even if its snapshot is overdue."""
+
     def push(self, message: Message) -> None:
         """Take a message; allowed even when full, since an event may emit several."""
 
@@ -74,28 +94,58 @@ class Outlet(Protocol):
 class Queue:
     """A channel within one process: ordered and bounded."""
 
-    __slots__ = ("_bytes", "_messages", "bytes_max")
+    __slots__ = ("_barriers", "_bytes", "_messages", "bytes_max", "taken")
 
     def __init__(self, bytes_max: int = QUEUE_BYTES_MAX) -> None:
         self._messages: deque[Message] = deque()
         self._bytes = 0
+        self._barriers = 0
         self.bytes_max = bytes_max
+        self.taken = 0  # messages, since the beginning
 
     @property
     def full(self) -> bool:
         """Whether the sender must wait."""
         return self._bytes >= self.bytes_max
 
+    @property
+    def crammed(self) -> bool:
+        """Whether even an overdue sender must wait."""
+        return self._bytes >= self.bytes_max * ROOM
+
     def push(self, message: Message) -> None:
         """Add at the end."""
         self._messages.append(message)
         self._bytes += size_of(message)
+        self._barriers += isinstance(message, Barrier)
 
     def pop(self) -> Message:
         """Take from the front."""
         message = self._messages.popleft()
         self._bytes -= size_of(message)
+        self._barriers -= isinstance(message, Barrier)
+        self.taken += 1
         return message
+
+    def overtake(self, epoch: int) -> list[Message] | None:
+        """Take out the barrier of `epoch`: what waits before it, and stays. None if it is not there.
+
+        Barriers of earlier epochs before it are dropped: those were given up.
+        """
+        if not self._barriers:
+            return None
+        barrier = Barrier(epoch)
+        try:
+            at = self._messages.index(barrier)
+        except ValueError:
+            return None
+        ahead: list[Message] = [message for message in islice(self._messages, at) if not isinstance(message, Barrier)]
+        gone = at + 1 - len(ahead)
+        self._messages = deque([*ahead, *islice(self._messages, at + 1, None)])
+        self._bytes -= gone * MARKER_BYTES
+        self._barriers -= gone
+        self.taken += gone
+        return ahead
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -170,6 +220,9 @@ class Seat:
         self.rows_read = 0
         self.epoch = 0  # of the last trigger
         self._frozen = 0  # the last epoch whose cut was reached
+        self._overdue_at: int | None = None  # when the last epoch has waited long enough
+        self._late = False  # it has, and the task is still to be told
+        self._replaying: Counter[int] = Counter()  # by input: how many messages at the front were in flight in the snapshot
         self._answer, self._store = answer, store
         self._held: set[int] = set()
         self._events: deque[Event] = deque()
@@ -187,16 +240,25 @@ class Seat:
 
     def post(self, event: Event) -> None:
         """Tell the task something as soon as it is free."""
+        if isinstance(event, Aborted) and event.epoch == self.epoch:
+            self._overdue_at = None
         self._events.append(event)
+
+    def replay(self, rows: Iterable[tuple[int, Batch]]) -> None:
+        """Put rows that were in flight in the snapshot before all that is to come."""
+        for number, batch in rows:
+            self.inputs[number].push(batch)
+            self._replaying[number] += 1
+
+    @property
+    def overdue_at(self) -> int | None:
+        """When a look at the clock matters, even if nothing else happens."""
+        return self._overdue_at
 
     @property
     def waiting(self) -> int:
         """How many events and messages wait to be handled."""
         return len(self._events) + (self._next is not None) + sum(len(queue) for queue in self.inputs)
-
-    def holds(self, input: int) -> bool:
-        """Whether an input is held back while others catch up."""
-        return input in self._held
 
     @property
     def reading(self) -> bool:
@@ -205,7 +267,12 @@ class Seat:
 
     @property
     def blocked(self) -> bool:
-        """Whether an outlet is full."""
+        """Whether an outlet is full; of an overdue task in the middle of an event, whether one is crammed.
+
+        An event that was taken from its queue, and before which the time was told, has begun.
+        """
+        if self._late and (self._iterator is not None or self._next is not None):
+            return any(outlet.crammed for outlet in self.outlets.values())
         return any(outlet.full for outlet in self.outlets.values())
 
     @property
@@ -215,19 +282,48 @@ class Seat:
 
     def step(self, now: int) -> bool:
         """Do one thing, if there is one to do and room for its result. True if something was done."""
+        if self._overdue_at is not None and now >= self._overdue_at:
+            self._hurry()
         blocked = self.blocked
         self._pass_time(now, could_read=not blocked and SOURCES not in self._held and self.task.ready)
-        if blocked:
+        if blocked and self._iterator is not None:
             return False
+        at_once = False
         if self._iterator is None:
-            event = self._next_event(now)
+            event = self._urgent_event() if blocked else self._next_event(now)
             if event is None:
                 return False
             if self.observe is not None:
                 self.observe(self.task, event)
             self._iterator = self.task.handle(event)
-        self._pull()
+            at_once = is_urgent(event)
+            if isinstance(event, Overdue):
+                self._late = False
+        self._pull(to_the_end=at_once)
         return True
+
+    def _hurry(self) -> None:
+        """The epoch is overdue: tell the task as soon as it is between two events."""
+        self._overdue_at, self._late = None, True
+        self._events.append(Overdue(self.epoch))
+
+    def _urgent_event(self) -> Event | None:
+        """What need not wait for room."""
+        if self._next is not None:
+            event, self._next = (self._next, None) if is_urgent(self._next) else (None, self._next)
+            return event
+        if not self._events:
+            return self._overtaken()
+        return self._events.popleft() if is_urgent(self._events[0]) else None
+
+    def _overtaken(self) -> Event | None:
+        """A barrier that is owed, if it has come as far as the queue."""
+        epoch, owing = self.task.recording
+        for number in sorted(owing):
+            ahead = self.inputs[number].overtake(epoch)
+            if ahead is not None:
+                return Overtook(number, epoch, ahead)
+        return None
 
     def _pass_time(self, now: int, *, could_read: bool) -> None:
         if not self._could_read:
@@ -241,11 +337,11 @@ class Seat:
     def _speaks(self, split: SplitReader) -> None:
         split.active_at = self._stepped_at - self._kept_us
 
-    def _pull(self) -> None:
+    def _pull(self, *, to_the_end: bool) -> None:
         assert self._iterator is not None
         for action in self._iterator:
             self._carry_out(action)
-            if self.blocked:
+            if self.blocked and not to_the_end:
                 return  # go on once there is room
         self._iterator = None
 
@@ -278,6 +374,8 @@ class Seat:
     def _aligned(self, epoch: int) -> None:
         if epoch > self._frozen:
             self._frozen = epoch
+            if epoch == self.epoch:
+                self._overdue_at = None
             reach("barrier.aligned", epoch)
 
     def _next_event(self, now: int) -> Event | None:
@@ -297,6 +395,8 @@ class Seat:
     def _waiting_event(self, now: int) -> Event | None:
         if self._events:
             return self._events.popleft()
+        if (overtaken := self._overtaken()) is not None:
+            return overtaken
         ready = True
         if self.task.calling:
             answers = self.calls.answers()
@@ -305,8 +405,12 @@ class Seat:
             ready = self.task.ready
         for turn in range(len(self.inputs)):
             number = (self._next_input + turn) % len(self.inputs)
+            if self._replaying and not self._replaying[number]:
+                continue
             if number not in self._held and len(self.inputs[number]) and (ready or not self.inputs[number].has_rows):
                 self._next_input = number + 1
+                if self._replaying:
+                    self._replaying -= Counter([number])  # forgets those that are at 0
                 return Arrived(number, self.inputs[number].pop())
         return self._next_read(now) if ready and self.has_sources and SOURCES not in self._held else None
 
@@ -375,9 +479,11 @@ class Seat:
         if split.group is not None:
             self.alignment.leave(split.group, split.key)
 
-    def trigger(self, epoch: int, *, finish: bool) -> None:
-        """Ask a source task for a snapshot. It comes before the splits are read again."""
-        self.epoch = epoch
+    def trigger(self, epoch: int, *, finish: bool, overdue_at: int | None = None) -> None:
+        """An epoch begins; a source task snapshots before the splits are read again. At `overdue_at` it no longer waits for room."""
+        self.epoch, self._overdue_at = epoch, overdue_at
+        if not self.has_sources:
+            return
         if finish:
             self.sources_ended = True
         self._events.append(Trigger(epoch, finish))
@@ -390,14 +496,23 @@ class Seat:
         self.task.close()
 
 
+def is_urgent(event: Event) -> bool:
+    """Whether a snapshot may wait for this event, and it makes the task send markers at most."""
+    if isinstance(event, Trigger):
+        return not event.finish
+    return isinstance(event, Overdue | Overtook | Aborted | Completed | Stored | StoreFailed)
+
+
 class Loop:
     """The seats of one process, deepest stage first."""
 
     def __init__(self, seats: Sequence[Seat]) -> None:
         self.seats = sorted(seats, key=lambda seat: -seat.task.stage.level)
 
-    def step(self, now: int) -> bool:
+    def step(self, now: int, until: float | None = None) -> bool:
         """One round over all seats: each works off what waits for it now, then sources read once. True if any did something.
+
+        Once `until` (of `time.monotonic`) has passed, each does one thing more at most: slow steps must not keep orders waiting.
 
         One message each would not do: a batch read becomes several messages for every task of the next stage, so queues would
         always be full and barriers late. Working until nothing waits would not do either: a task that others keep busy would keep
@@ -409,6 +524,8 @@ class Loop:
                 if not seat.step(now):
                     break
                 progress = True
+                if until is not None and time.monotonic() > until:
+                    break
         return progress
 
     def close(self) -> None:

@@ -27,8 +27,10 @@ DEFAULTS: dict[str, Any] = {
     "restarts": 10,
     "backoff": "1s",
     "latency": "5ms",
+    "unaligned_after": "10s",
 }
-DURATIONS = ("snapshot_every", "backoff", "latency")
+DURATIONS = ("snapshot_every", "backoff", "latency", "unaligned_after")
+NEVER = "never"  # unaligned_after: an aligned snapshot is waited for, however long it takes
 COUNTS = ("parallelism", "keep", "restarts")
 
 
@@ -45,12 +47,16 @@ class Options:
     restarts: int
     backoff: int
     latency: int
+    unaligned_after: int | None  # None: never
     origins: Mapping[str, str]
 
     def describe(self) -> dict[str, str]:
         """Each value with where it comes from."""
         shown = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "origins"}
-        texts = {name: duration_text(value) if name in DURATIONS else str(value) for name, value in shown.items()}
+        shown["unaligned_after"] = NEVER if self.unaligned_after is None else self.unaligned_after
+        texts = {
+            name: duration_text(value) if name in DURATIONS and value != NEVER else str(value) for name, value in shown.items()
+        }
         return {name: f"{text}  ({self.origins[name]})" for name, text in texts.items()}
 
 
@@ -105,9 +111,11 @@ def checked(name: str, value: Any, origin: str) -> Any:
     if value is None:
         return None
     try:
+        if name == "unaligned_after" and value == NEVER:
+            return None
         if name in DURATIONS:
             duration = micros(value, name)
-            if duration <= 0:
+            if duration < 0 or (duration == 0 and name != "unaligned_after"):
                 raise ConfigError(f"{name}={value!r} ({origin}) must be more than nothing")
             return duration
         if name in COUNTS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.checkpoints.storage import Store, open_store
@@ -19,7 +19,7 @@ from penstock.runners.calls import SimulatedCalls
 from penstock.runners.conductor import Conductor
 from penstock.runners.cut import StartPoint
 from penstock.runners.local import Local, LocalAttempts
-from penstock.runners.loop import Queue
+from penstock.runners.loop import Queue, Seat
 from penstock.runners.options import Options
 from penstock.runners.world import World
 from penstock.runtime.task import Task
@@ -101,17 +101,21 @@ class SimulatedAttempts(LocalAttempts):
                 assert isinstance(queue, Queue)
                 queue.bytes_max = queue_bytes
 
+    def _awake(self, seats: Sequence[Seat]) -> list[Seat]:
+        """Those that may be drawn."""
+        return list(seats)
+
     def step(self, now: int) -> bool:
         """Let some tasks, drawn at random, do one thing each."""
         loop, stamp = self._loop, self._stamp
         if loop is None or stamp is None:
             return False
-        seats = list(loop.seats)
+        seats = self._awake(loop.seats)
         self._rng.shuffle(seats)
         self._clock.advance(self._rng.randrange(1, 2000))
         progress = False
         try:
-            for seat in seats[: self._rng.randrange(1, len(seats) + 1)]:
+            for seat in seats[: self._rng.randrange(1, len(loop.seats) + 1)]:
                 progress |= seat.step(self._clock())
             # Nothing done by those drawn does not mean that nothing can be done.
             progress = progress or any(seat.step(self._clock()) for seat in seats)

@@ -61,6 +61,7 @@ class Restored:
     states: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # "operator/state" -> handles as JSON
     floors: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)  # "operator/state" -> [[first, last, floor], ...]
     watermarks: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)  # operator -> [[first, last, time], ...]
+    in_flight: Sequence[Mapping[str, Any]] = ()  # rows to be processed before any others, as entries of the manifest
 
 
 @dataclass(frozen=True, slots=True)

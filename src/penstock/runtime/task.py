@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,12 +50,17 @@ from penstock.protocol.messages import (
     Event,
     Forward,
     Freeze,
+    GiveUp,
     Hold,
     Idle,
+    Keep,
     Message,
     Order,
+    Overdue,
+    Overtook,
     Process,
     Read,
+    Recorded,
     Release,
     SourcesEnded,
     SplitAssigned,
@@ -115,12 +120,13 @@ class Task:
         self.name = task_name(stage.id, site.index)
         self.channels = input_channels(stage, site.index, site.parallelism)
         self.consumed: dict[str, str] = {}
-        self._core = TaskCore({c.number: c.exchange for c in self.channels}, sources=bool(stage.sources))
+        self._edges = {exchange.id: exchange for exchange in stage.incoming}
+        aligned = [c.number for c in self.channels if not self._edges[c.exchange].keys]
+        self._core = TaskCore({c.number: c.exchange for c in self.channels}, sources=bool(stage.sources), aligned=aligned)
         self._ops = assemble(stage, site)
         self._clocked = {op: operator for op, operator in self._ops.items() if operator.clocked}
         self._labels = {op.id: f"{op.kind} {op.name}" for op in stage.ops}
         self._outs = routes(stage)
-        self._edges = {exchange.id: exchange for exchange in stage.incoming}
         self._times: dict[int, Minimum[object]] = {
             op.id: Minimum(entrances(stage, op.id), restored_time(op.name, site)) for op in stage.ops
         }
@@ -137,6 +143,7 @@ class Task:
             int, dict[str, list[Any]]
         ] = {}  # epoch -> sink -> committables, until an epoch that holds them is published
         self._acks: dict[int, tuple[TaskAck, Mapping[str, Any]]] = {}
+        self._kept: dict[int, list[Any]] = {}  # edge -> rows in flight that are being recorded
         self._callers = {op: operator for op, operator in self._ops.items() if isinstance(operator, AsyncMap)}
         for op, caller in self._callers.items():
             caller.time = self._times[op].time
@@ -147,7 +154,7 @@ class Task:
     def handle(self, event: Event) -> Iterator[Action]:
         """What to do now that this happened."""
         match event:
-            case Arrived() | Trigger() | SourcesEnded():
+            case Arrived() | Trigger() | SourcesEnded() | Overdue() | Overtook() | Aborted():
                 yield from self._obey_all(self._core.handle(event), event.input if isinstance(event, Arrived) else SOURCES)
             case Read(source, split, payload, position, bad):
                 yield from self._read(source, split, payload, position, bad)
@@ -160,22 +167,21 @@ class Task:
                 for op in self._clocks_of[source]:
                     if self._clocks[op].rest((source, split)):
                         yield from self._tell_time(op, self._clocks[op])
-            case Stored(epoch, handles):
+            case Stored(epoch, handles, in_flight):
                 ack, frozen = self._acks.pop(epoch)
                 for key, stored in handles.items():
                     self._state(key).stored(frozen[key], stored)
-                yield Ack(epoch, replace(ack, states={key: [h.to_json() for h in stored] for key, stored in handles.items()}))
+                states = {key: [h.to_json() for h in stored] for key, stored in handles.items()}
+                yield Ack(epoch, replace(ack, states=states, in_flight=[self._entry(*written) for written in in_flight.items()]))
             case StoreFailed(epoch, error):
                 del self._acks[epoch]
                 yield Decline(epoch, error)
-            case Completed(epoch):
+            case Completed(epoch):  # what an aborted one prepared goes with the next
                 self._prepared = {e: prepared for e, prepared in self._prepared.items() if e > epoch}
             case TimeReached(now):
                 yield from self._clock(now)
             case CallsDone(calls):
                 yield from self._answered(calls)
-            case Aborted():
-                pass  # what an aborted epoch prepared goes with the next
         for op, caller in self._callers.items():
             for asked in caller.asked():
                 yield Call((op, asked.number), asked.work, asked.timeout, asked.delay)
@@ -202,6 +208,11 @@ class Task:
     def ended(self) -> bool:
         """Whether all input has ended, and no call is under way."""
         return self._core.ended and not self.calling
+
+    @property
+    def recording(self) -> tuple[int, Collection[int]]:
+        """The last snapshot, and the inputs that still owe its barrier: what they deliver until then is recorded."""
+        return self._core.last_epoch, self._core.recording
 
     @property
     def calling(self) -> bool:
@@ -279,8 +290,17 @@ class Task:
             case Forward(message):
                 for exchange in self.stage.outgoing:
                     yield from self._send_all(exchange, message)
-            case Freeze(epoch):
-                yield from self._freeze(epoch)
+            case Freeze(epoch, recording):
+                self._freeze(epoch)
+                if not recording:
+                    yield from self._store(epoch)
+            case Keep(edge, payload):
+                self._kept.setdefault(edge, []).append(payload)
+            case Recorded(epoch):
+                yield from self._store(epoch)
+            case GiveUp(epoch):
+                del self._acks[epoch]
+                self._kept = {}
             case Hold() | Release():
                 yield order
 
@@ -458,7 +478,7 @@ class Task:
 
     # Snapshots.
 
-    def _freeze(self, epoch: int) -> Iterator[Action]:
+    def _freeze(self, epoch: int) -> None:
         frozen: dict[str, Any] = {}
         floors: dict[str, Any] = {}
         prepared: dict[str, list[Any]] = {}
@@ -483,11 +503,22 @@ class Task:
             counters=self.counters(),
             ended=self.ended,
         )
-        if frozen:
-            self._acks[epoch] = (ack, frozen)
-            yield Store(epoch, frozen)
+        self._acks[epoch] = (ack, frozen)
+
+    def _store(self, epoch: int) -> Iterator[Action]:
+        ack, frozen = self._acks[epoch]
+        kept, self._kept = self._kept, {}
+        if frozen or kept:
+            yield Store(epoch, frozen, kept)
         else:
+            del self._acks[epoch]
             yield Ack(epoch, ack)
+
+    def _entry(self, edge: int, file: Mapping[str, Any]) -> dict[str, Any]:
+        """Rows in flight as a manifest names them: by the step, and the key groups, that they were on their way to."""
+        exchange, groups = self._edges[edge], self.site.groups
+        step = {"step": self._ops[exchange.target].name, "input": exchange.input, "columns": column_texts(exchange.schema)}
+        return {**step, "first_group": groups.start, "last_group": groups.stop - 1, **file}
 
     def _time_out(self, op: int) -> int:
         """How far time is for whoever reads an operator."""
@@ -508,6 +539,11 @@ class Task:
     def _state(self, key: str) -> Any:
         operator, _, state = key.rpartition("/")
         return next(o for o in self._ops.values() if o.name == operator and state in o.states).states[state]
+
+
+def column_texts(schema: pa.Schema) -> list[list[Any]]:
+    """The columns of an exchange, for comparing them across restarts."""
+    return [[field.name, str(field.type), field.nullable] for field in schema]
 
 
 def frames(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -31,6 +31,10 @@ SCOPES = (
     Scope("zombie", rows=(1, 0), epochs=2, zombies=1, collections=1),
     Scope("hiccup", rows=(1, 0), epochs=2, hiccups=1, crashes=1),
     Scope("rerun", targets=2, rows=(1, 0), epochs=2, reruns=1),
+    Scope("overdue", rows=(1, 1), epochs=2, overdue=2),
+    Scope("overdue crash", rows=(1, 0), epochs=2, overdue=1, crashes=1),
+    Scope("overdue zombie", rows=(1, 0), epochs=1, overdue=1, zombies=1),
+    Scope("overdue hiccup", rows=(1, 0), epochs=2, overdue=1, hiccups=1),
 )
 """What `make test` explores. Each scope is small in one direction and exhaustive in another."""
 
@@ -40,6 +44,10 @@ FULL = (
     Scope("long crash", rows=(2, 2), epochs=3, crashes=1),
     Scope("two hiccups", rows=(1, 1), epochs=2, hiccups=2, crashes=1),
     Scope("crash and zombie", rows=(1, 0), epochs=2, crashes=1, zombies=1),
+    Scope("overdue rows crash", rows=(1, 1), epochs=2, overdue=1, crashes=1),
+    Scope("overdue long zombie", rows=(1, 0), epochs=2, overdue=1, zombies=1),
+    Scope("overdue two hiccups", rows=(1, 0), epochs=2, overdue=2, hiccups=1),
+    Scope("overdue order", rows=(2, 0), epochs=2, overdue=2),
 )
 """What takes minutes."""
 
@@ -146,8 +154,9 @@ def never_hit(hits: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     phases = [f"Coordinator {phase.value}" for phase in co.Phase]
     events = [event.__name__ for event in co.Event.__args__]
     tasks = [(f"Source {end}", event) for end in ("free", "free, ended") for event in ("SourcesEnded", "Trigger")]
-    states = ("free", "aligning", "free, ended", "aligning, ended")
-    tasks += [(f"Target {state}", message) for state in states for message in ("Batch", "Watermark", "Idle", "Barrier", "End")]
+    states = [f"{state}{ended}" for state in ("free", "aligning", "recording") for ended in ("", ", ended")]
+    heard = ("Batch", "Watermark", "Idle", "Barrier", "End", "Overdue", "Overtook", "Aborted")
+    tasks += [(f"Target {state}", message) for state in states for message in heard]
     for pair in [*((phase, event) for phase in phases for event in events), *tasks]:
         if pair not in reached:
             yield pair

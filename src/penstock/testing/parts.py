@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from penstock.protocol import coordinator as co
 from penstock.protocol import terms
-from penstock.protocol.messages import (
-    TIME_MIN,
-)
+from penstock.protocol.messages import TIME_MIN, TaskAck
 from penstock.protocol.task import TaskCore
 from penstock.protocol.watermarks import Minimum
 
@@ -55,6 +53,7 @@ class Scope:
     hiccups: int = 0  # a time-out, a decline, a storage error (done or not), a commit put off or its answer lost
     collections: int = 0  # of old log slots
     late: int = 0  # acknowledgements delivered after their attempt
+    overdue: int = 0  # snapshots that a target takes before all barriers have come
     reruns: int = 0  # a source task run again within an epoch, as Spark does when its output is lost; makes epochs micro-batches
 
 
@@ -84,6 +83,7 @@ class Manifest:
     states: tuple[tuple[tuple[Row, ...], int], ...]  # rows seen and event time, by target
     pending: tuple[co.Pending, ...]
     finished: bool
+    in_flight: tuple[tuple[Row, ...], ...] = ((), ())  # rows sent and not yet seen, by target
 
     @property
     def fresh(self) -> tuple[Row, ...]:
@@ -92,7 +92,7 @@ class Manifest:
 
     def to_text(self) -> str:
         pending = [[p.epoch, p.sink, p.committables] for p in self.pending]
-        return json.dumps([self.epoch, self.positions, self.states, pending, self.finished])
+        return json.dumps([self.epoch, self.positions, self.states, pending, self.finished, self.in_flight])
 
 
 EMPTY: Final = Manifest(0, (0, 0), (((), TIME_MIN), ((), TIME_MIN)), (), False)
@@ -101,10 +101,15 @@ EMPTY: Final = Manifest(0, (0, 0), (((), TIME_MIN), ((), TIME_MIN)), (), False)
 @cache
 def parse(text: str) -> Manifest:
     """The manifest in a log record."""
-    epoch, positions, states, pending, finished = json.loads(text)
-    seen = tuple((tuple((i, n) for i, n in rows), time) for rows, time in states)
-    owed = tuple(co.Pending(e, sink, tuple((i, n) for i, n in rows)) for e, sink, rows in pending)
-    return Manifest(epoch, tuple(positions), seen, owed, finished)
+    epoch, positions, states, pending, finished, in_flight = json.loads(text)
+    seen = tuple((rows_of(rows), time) for rows, time in states)
+    owed = tuple(co.Pending(e, sink, rows_of(rows)) for e, sink, rows in pending)
+    return Manifest(epoch, tuple(positions), seen, owed, finished, tuple(rows_of(rows) for rows in in_flight))
+
+
+def rows_of(pairs: Sequence[Sequence[int]]) -> tuple[Row, ...]:
+    """Rows from JSON."""
+    return tuple((i, n) for i, n in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +176,30 @@ class Source:
 
 
 class Target:
-    """A target task: its state is the rows it has seen; its output are the rows of the epoch."""
+    """A target task: its state is the rows it has seen; its output are the rows of the epoch.
 
-    __slots__ = ("clock", "core", "fresh", "held", "id", "index", "origins", "prepared", "seen", "uid")
+    `kept` are rows in flight that are being recorded, for the acknowledgement `unsaid`; `replaying` is how many rows at the front
+    of its first channel were in flight in the checkpoint it started from: until they are seen, no other channel is read.
+    """
 
-    def __init__(self, index: int, seen: tuple[Row, ...], time: int, uid: str) -> None:
+    __slots__ = (
+        "clock",
+        "core",
+        "fresh",
+        "held",
+        "id",
+        "index",
+        "kept",
+        "origins",
+        "prepared",
+        "replaying",
+        "seen",
+        "told",
+        "uid",
+        "unsaid",
+    )
+
+    def __init__(self, index: int, seen: tuple[Row, ...], time: int, uid: str, replaying: int = 0) -> None:
         self.core = TaskCore(dict.fromkeys(WORKERS, 0), sources=False)
         self.clock: Minimum[int] = Minimum([0], time)
         self.index, self.seen, self.uid = index, seen, uid
@@ -183,23 +207,23 @@ class Target:
         self.prepared: tuple[tuple[int, tuple[Row, ...]], ...] = ()
         self.held: frozenset[int] = frozenset()
         self.origins: tuple[tuple[int, str], ...] = ()
+        self.kept: tuple[Row, ...] = ()
+        self.unsaid: TaskAck | None = None
+        self.replaying = replaying
+        self.told = 0  # the last epoch it could call overdue
         self.id: int | None = None
 
     def clone(self) -> Target:
         copy = object.__new__(Target)
-        copy.core, copy.clock, copy.index, copy.seen, copy.uid = (
-            self.core.clone(),
-            self.clock.clone(),
-            self.index,
-            self.seen,
-            self.uid,
-        )
-        copy.fresh, copy.prepared, copy.held, copy.origins, copy.id = self.fresh, self.prepared, self.held, self.origins, None
+        for name in Target.__slots__:
+            setattr(copy, name, getattr(self, name))
+        copy.core, copy.clock, copy.id = self.core.clone(), self.clock.clone(), None
         return copy
 
     def key(self) -> Hashable:
         held = tuple(sorted(self.held))
-        return (self.core.key(), self.clock.key(), self.index, self.seen, self.uid, self.fresh, self.prepared, held, self.origins)
+        doing = (self.fresh, self.prepared, held, self.origins, self.kept, repr(self.unsaid), self.replaying, self.told)
+        return (self.core.key(), self.clock.key(), self.index, self.seen, self.uid, *doing)
 
 
 class Host:
@@ -245,4 +269,5 @@ def manifest_of(publish: co.Publish, scope: Scope) -> Manifest:
     require(len(acks) == tasks, "cut", f"epoch {publish.epoch} has the parts of {sorted(acks)} only")
     positions = tuple(acks[f"source {i}"].splits["in"][str(i)]["position"] for i in WORKERS)
     states = tuple(acks[f"target {j}"].states["fold"] for j in range(scope.targets))
-    return Manifest(publish.epoch, positions, states, publish.pending, publish.finished)
+    in_flight = tuple(rows_of(acks[f"target {j}"].in_flight) for j in range(scope.targets))
+    return Manifest(publish.epoch, positions, states, publish.pending, publish.finished, in_flight)

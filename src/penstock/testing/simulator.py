@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,9 +36,10 @@ from penstock.checkpoints.storage import MemoryStore, OutcomeUnknown, Store, ope
 from penstock.connectors.memorysink import MemorySink
 from penstock.errors import RestoreError, StorageError
 from penstock.protocol import coordinator as c
-from penstock.protocol.messages import Ack, Decline, Event, Stamp
+from penstock.protocol.messages import Aborted, Ack, Completed, Decline, Event, Stamp
 from penstock.runners import faults
 from penstock.runners.conductor import Conductor
+from penstock.runners.loop import Seat
 from penstock.runners.options import resolve
 from penstock.runners.simulated import Clock, SimulatedAttempts, simulated_world
 from penstock.runners.world import Crash
@@ -54,7 +55,10 @@ FAULTS = (
     "late-ack",  # an acknowledgement of a dead attempt arrives
     "double-ack",  # an acknowledgement arrives twice
 )
+PATIENCE = (*("never",) * 6, "0s", "5ms")
+"""How long a snapshot waits for barriers. Where it does not wait for ever, the tasks behind exchanges are slow."""
 STEPS_MAX = 60_000
+SLOW = 0.4  # how often slow tasks get a turn
 ROWS = 40
 BASE = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -71,8 +75,16 @@ class Report:
     trace: str = ""
     epochs: int = 0
     recoveries: int = 0
+    unaligned: int = 0  # checkpoints with rows in flight
+    replayed: int = 0  # recoveries that went on from one
     struck: Counter[str] = field(default_factory=Counter)
     lines: list[str] = field(default_factory=list)
+
+
+def patience_of(seed: int) -> tuple[str, random.Random]:
+    """How long snapshots wait in this schedule. By a generator of its own, so that the others stay what they are."""
+    pressure = random.Random(f"pressure {seed}")
+    return pressure.choice(PATIENCE), pressure
 
 
 class Misfortune:
@@ -162,6 +174,7 @@ class Simulation:
         self.clock = Clock()
         self.report = Report(seed)
         self.misfortune = Misfortune(self.rng, self.rng.randrange(2, 6))
+        self.patience, self.pressure = patience_of(seed)
         self._digest = hashlib.sha256()
         self._steps = 0
         self._acks: list[tuple[Stamp, int, str, Any]] = []
@@ -202,9 +215,10 @@ class Simulation:
             "simulated",
             {
                 "storage": str(self._folder),
-                "snapshot_every": "6ms",
+                "snapshot_every": "6ms" if self.patience == "never" else "25ms",
                 "backoff": "5ms",
                 "restarts": 50,
+                "unaligned_after": self.patience,
                 "keep": self.rng.choice((1, 2, 3)),
             },
             environ={},
@@ -303,7 +317,20 @@ class SimulatedJob(SimulatedAttempts):
         super().begin(stamp, start)
         for seat in self._loop.seats if self._loop else ():
             seat.rows_max = self._simulation.rng.choice((1, 2, 3))
+        self._simulation.report.replayed += bool(start.restored.in_flight)
         self._simulation.began(self._conductor, stamp)
+
+    def _awake(self, seats: Sequence[Seat]) -> list[Seat]:
+        """Under pressure, those behind an exchange seldom get a turn: what is sent to them waits."""
+        if self._simulation.patience == "never" or self._simulation.pressure.random() < SLOW:
+            return list(seats)
+        return [seat for seat in seats if not seat.inputs]
+
+    def tell(self, stamp: Stamp, event: Completed | Aborted) -> None:
+        """Count what was published."""
+        manifest = self._conductor.manifest
+        self._simulation.report.unaligned += isinstance(event, Completed) and manifest is not None and bool(manifest.in_flight)
+        super().tell(stamp, event)
 
     def _answer(self, task: Task, action: Ack | Decline) -> None:
         super()._answer(task, action)
@@ -347,11 +374,13 @@ def summarise(reports: list[Report], seconds: float, say: Callable[[str], None] 
     struck: Counter[str] = Counter()
     for report in reports:
         struck += report.struck
+    unaligned, replayed = (sum(getattr(report, name) for report in reports) for name in ("unaligned", "replayed"))
     rich = sum(report.epochs >= 3 and report.recoveries >= 1 for report in reports)
     digest = hashlib.sha256("".join(report.trace for report in reports).encode()).hexdigest()[:16]
     say(
         f"{len(reports)} schedules in {seconds:.0f} s; 3 epochs and a recovery in {100 * rich / len(reports):.0f}%; traces {digest}"
     )
+    say(f"  {unaligned} checkpoints with rows in flight; {replayed} attempts went on from one")
     for kind in FAULTS:
         say(f"  {kind:<20} {struck[kind]}")
 

@@ -21,44 +21,33 @@ rows; a target folds the rows it gets into its state and gives them to the sink.
    complete an alignment, that target moves. An acknowledgement that is not an epoch's last is heard, where it can neither be
    declined nor outlive its attempt. The only claimer reads which terms there are: nobody else creates any.
 7. `epochs` bounds the run: the trigger of that epoch and of later ones is delivered to a source after its end.
+8. An epoch is overdue at a target at any moment after its worker has heard the trigger: how long anybody waits is not modelled.
+   From then on its barriers may overtake the rows before them.
 
 Parts are copied before they are changed, so that worlds share what they have in common.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 
 from penstock.protocol import coordinator as co
 from penstock.protocol import terms
 from penstock.protocol.messages import (
-    AdvanceTime,
-    Arrived,
+    Aborted,
     Barrier,
     Batch,
     Completed,
-    End,
-    EndEdge,
-    Forward,
-    Freeze,
-    Hold,
     Message,
-    Order,
-    Process,
-    Release,
-    SourcesEnded,
     Stamp,
-    TaskAck,
     Trigger,
-    Watermark,
 )
 from penstock.testing.parts import (
     CODEC,
     EMPTY,
     LINEAGE,
     SETTINGS,
-    SINK,
     WORKERS,
     Call,
     Host,
@@ -74,16 +63,10 @@ from penstock.testing.parts import (
     parse,
     require,
 )
-
-Choice = tuple[str, bool, Callable[["World"], None]]  # what, whether it is a fault, and how
-
-
-def step(method: Callable[..., None], *args: object) -> Callable[[World], None]:
-    """Call this method of a world later."""
-    return lambda world: method(world, *args)
+from penstock.testing.tasks import Choice, Tasks, show, step
 
 
-class World:
+class World(Tasks):
     """One state of everything. `successors` is the only way on."""
 
     memo: dict[Call, terms.Op | Returned]
@@ -99,7 +82,7 @@ class World:
         self.targets: dict[int, Target] = {}
         self.channels: dict[tuple[int, int], tuple[Message, ...]] = {}
         self.origins: tuple[tuple[tuple[int, int], str], ...] = ()  # whose run a channel holds, where it is not the first
-        self.control: dict[int, tuple[Trigger | Completed, ...]] = {}
+        self.control: dict[int, tuple[Trigger | Completed | Aborted, ...]] = {}
         self.acks: dict[str, Letter] = {}  # of the running attempt, by task
         self.late: Letter | None = None
         self.store: dict[str, bytes] = {}
@@ -111,7 +94,7 @@ class World:
         self.doing = ""  # the choice being carried out, for whoever must report that it went wrong
         self.mourned = False  # a coordinator died; somebody starts another once nobody is left who can finish the job
         self.disk: int | None = None  # the number of what outlives crashes, once known
-        self.left = (scope.crashes, scope.zombies, scope.hiccups, scope.collections, scope.late, scope.reruns)
+        self.left = (scope.crashes, scope.zombies, scope.hiccups, scope.collections, scope.late, scope.reruns, scope.overdue)
 
     # --- going on ---------------------------------------------------------------------------------------------------
 
@@ -166,13 +149,10 @@ class World:
             self.acks = {task: letter for task, letter in self.acks.items() if letter.event.stamp == self.stamp}
         for letter in orphans if self.left[4] else ():
             world = self.copy()
-            world._spend(4)
+            world.spend(4)
             world.late = letter
             yield f"{name}; {letter.event.task}'s ack of epoch {letter.event.epoch} stays under way", world
         yield name, self
-
-    def _spend(self, budget: int) -> None:
-        self.left = tuple(n - 1 if i == budget else n for i, n in enumerate(self.left))  # type: ignore[assignment]
 
     def _eager(self) -> list[Choice]:
         """Steps that commute with everything else (rule 6)."""
@@ -190,7 +170,9 @@ class World:
                     assert hearer is not None
                     if letter.event.stamp == hearer.stamp and hearer.clone().handle(host.now, letter.event) == ():
                         return [self._receipt(birth, task)]
-        for j, target in self.targets.items():
+        for j, target in self.targets.items() if not self.left[6] else ():
+            if target.core.recording or target.replaying:
+                continue
             heads = {i: self.channels[i, j][0] if self.channels[i, j] else None for i in WORKERS if i not in target.held}
             completing = len(target.held) + 1 == len(WORKERS) and any(isinstance(m, Barrier) for m in heads.values())
             if heads and None not in heads.values() and not completing:
@@ -209,150 +191,6 @@ class World:
                 yield f"coordinator {birth} dies", True, step(World._kill_host, birth)
         if self.left[1] and not self.finished:
             yield "another coordinator starts", True, World._take_over
-
-    # --- tasks ------------------------------------------------------------------------------------------------------
-
-    def _arrival(self, i: int, j: int) -> Choice:
-        return f"target {j} gets {_show(self.channels[i, j][0])} from source {i}", False, step(World._deliver, i, j)
-
-    def _task_choices(self) -> Iterator[Choice]:
-        published = self.truth[-1].epoch if self.truth else 0
-        for i, source in self.sources.items():
-            if self.scope.reruns and source.core.last_epoch > published:
-                pass  # micro-batches: no source goes on before the epoch is decided
-            elif source.position < self.scope.rows[i]:
-                yield f"source {i} reads row {source.position + 1}", False, step(World._read, i)
-            elif not source.core.ended:
-                yield f"source {i} ends", False, step(World._end, i)
-            if self.left[5]:
-                yield from self._rerun_choices(i, source)
-        for w, messages in self.control.items():
-            ready = messages and (
-                isinstance(messages[0], Completed) or messages[0].epoch < self.scope.epochs or self.sources[w].core.ended
-            )
-            if ready:
-                yield f"worker {w} hears {_show(messages[0])}", False, step(World._hear, w)
-        for (i, j), waiting in self.channels.items():
-            if waiting and i not in self.targets[j].held:
-                yield self._arrival(i, j)
-
-    def _read(self, i: int) -> None:
-        source = self.sources[i] = self.sources[i].clone()
-        source.position += 1
-        self._send_row(i, source.position, range(self.scope.targets))
-
-    def _send_row(self, i: int, number: int, targets: Sequence[int]) -> None:
-        for j in targets:
-            if number % self.scope.targets == j:
-                self.send(i, j, Batch((i, number), 1, 1))
-            self.send(i, j, Watermark(number))
-
-    def _end(self, i: int) -> None:
-        source = self.sources[i] = self.sources[i].clone()
-        for order in self._heard(source, SourcesEnded()):
-            if isinstance(order, EndEdge):
-                for j in range(self.scope.targets):
-                    self.send(i, j, End())
-
-    def _hear(self, w: int) -> None:
-        message, *rest = self.control[w]
-        self.control[w] = tuple(rest)
-        if isinstance(message, Completed):
-            target = self.targets[w] = self.targets[w].clone()
-            target.prepared = tuple((e, rows) for e, rows in target.prepared if e > message.epoch)
-            return
-        source = self.sources[w] = self.sources[w].clone()
-        for order in self._heard(source, message):
-            match order:
-                case Forward(marker):
-                    for j in range(self.scope.targets):
-                        self.send(w, j, marker)
-                case Freeze(epoch):
-                    self._acknowledge(epoch, f"source {w}", self._source_ack(source))
-
-    def _source_ack(self, source: Source) -> TaskAck:
-        return TaskAck(source.uid, splits={"in": {str(source.index): {"position": source.position}}}, ended=source.core.ended)
-
-    def send(self, i: int, j: int, message: Message) -> None:
-        """Put a message into a channel."""
-        if (i, j) in self.channels:
-            self.channels[i, j] = (*self.channels[i, j], message)
-
-    def _deliver(self, i: int, j: int) -> None:
-        message, *rest = self.channels[i, j]
-        self.channels[i, j] = tuple(rest)
-        target = self.targets[j] = self.targets[j].clone()
-        told = target.clock.time
-        for order in self._heard(target, Arrived(i, message)):
-            match order:
-                case Process(_, row):
-                    require(
-                        target.clock.time < row[1], "time", f"row {row} is late at target {j}, which is at {target.clock.time}"
-                    )
-                    target.seen = tuple(sorted((*target.seen, row)))
-                    target.fresh = (*target.fresh, row)
-                case AdvanceTime(edge, time):
-                    target.clock.advance(edge, time)
-                    require(target.clock.time >= told, "time", f"target {j} goes back from {told} to {target.clock.time}")
-                case Hold(input):
-                    target.held |= {input}
-                case Release(input):
-                    target.held -= {input}
-                case Freeze(epoch):
-                    self._freeze(target, epoch)
-        target.core.check()
-
-    def _freeze(self, target: Target, epoch: int) -> None:
-        target.prepared = (*target.prepared, (epoch, target.fresh))
-        target.fresh = ()
-        state = self.save(target, epoch, (target.seen, target.clock.time))
-        rows = tuple(sorted(row for _, rows in target.prepared for row in rows))
-        known = dict(self.origins)
-        consumed = {f"source {i}": known.get((i, target.index), f"source {i} {target.uid}") for i in WORKERS}
-        ack = TaskAck(target.uid, consumed, states={"fold": state}, committables={SINK: rows}, ended=target.core.ended)
-        self._acknowledge(epoch, f"target {target.index}", ack)
-
-    def save(self, target: Target, epoch: int, state: tuple[tuple[Row, ...], int]) -> tuple[tuple[Row, ...], int]:
-        """Store a state under a name of its own; what a reader of that name will find."""
-        return state
-
-    def _acknowledge(self, epoch: int, task: str, ack: TaskAck) -> None:
-        assert self.stamp is not None
-        self.acks[task] = Letter(co.Acked(self.stamp, epoch, task, ack))
-
-    def _heard(self, task: Source | Target, event: Arrived | Trigger | SourcesEnded) -> tuple[Order, ...]:
-        core = task.core
-        where = ("aligning" if core.held else "free") + (", ended" if core.ended else "")
-        self.hits.add((f"{type(task).__name__} {where}", type(event.message if isinstance(event, Arrived) else event).__name__))
-        return core.handle(event)
-
-    def _rerun_choices(self, i: int, source: Source) -> Iterator[Choice]:
-        epoch = source.core.last_epoch
-        acked = self.acks.get(f"source {i}")
-        if not epoch or self.truth or acked is None:
-            return
-        unread = tuple(
-            j for j in self.targets if any(isinstance(m, Barrier) for m in self.channels[i, j]) and not self.targets[j].seen
-        )
-        for position in range(self.scope.rows[i] + 1):
-            if position != source.position and not source.core.ended and unread:
-                name = f"source {i} runs again, to row {position}"
-                yield name, True, step(World._rerun, i, position, unread)
-
-    def _rerun(self, i: int, position: int, unread: tuple[int, ...]) -> None:
-        """The output of this source for `unread` was lost before it was read, and is made anew, from other rows."""
-        self._spend(5)
-        source = self.sources[i] = self.sources[i].clone()
-        source.position, source.uid = position, f"{source.uid} again"
-        epoch = source.core.last_epoch
-        self.origins = tuple(((i, j), source.uid) for j in unread)
-        for j in unread:
-            self.channels[i, j] = ()
-        for number in range(1, position + 1):
-            self._send_row(i, number, unread)
-        for j in unread:
-            self.send(i, j, Barrier(epoch))
-        self._acknowledge(epoch, f"source {i}", self._source_ack(source))
 
     # --- coordinators -----------------------------------------------------------------------------------------------
 
@@ -418,6 +256,8 @@ class World:
                     self._begin(host, stamp)
             case co.EndAttempt(stamp):
                 self._end_attempt(stamp)
+            case co.TellAborted(stamp, epoch) if stamp == self.stamp and self.scope.overdue:
+                self.control = {w: (*m, Aborted(epoch)) if w in self.targets else m for w, m in self.control.items()}
             case co.TriggerEpoch(stamp, epoch, finish) if stamp == self.stamp:
                 self.control = {w: (*messages, Trigger(epoch, finish)) for w, messages in self.control.items()}
             case co.TellCompleted(stamp, epoch) if stamp == self.stamp:
@@ -455,9 +295,12 @@ class World:
         targets = range(self.scope.targets)
         self.stamp = stamp
         self.sources = {i: Source(i, start.positions[i], f"source {i} {uid}") for i in WORKERS}
-        self.targets = {j: Target(j, *start.states[j], uid) for j in targets}
+        self.targets = {j: Target(j, *start.states[j], uid, len(start.in_flight[j])) for j in targets}
         self.channels = {(i, j): () for i in WORKERS for j in targets}
         self.control, self.origins = dict.fromkeys(WORKERS, ()), ()
+        for j in targets:
+            for row in start.in_flight[j]:
+                self.send(0, j, Batch(row, 1, 1))
         host.inbox = (co.Running(stamp),)
 
     def _end_attempt(self, stamp: Stamp | None) -> None:
@@ -487,17 +330,17 @@ class World:
         require(moved.key() == unmoved.key(), "stale", f"coordinator {birth} hears {letter.text}")
 
     def _decline(self, birth: int, task: str) -> None:
-        self._spend(2)
+        self.spend(2)
         ack = self.acks.pop(task).event
         self._tell(birth, co.Declined(ack.stamp, ack.epoch, task, "no room"))
 
     def _time_out(self, birth: int) -> None:
-        self._spend(2)
+        self.spend(2)
         self._host(birth).now += SETTINGS.timeout
         self._tell(birth, co.Ticked())
 
     def _kill_worker(self, w: int) -> None:
-        self._spend(0)
+        self.spend(0)
         assert self.stamp is not None
         del self.sources[w], self.control[w]
         if self.targets.pop(w, None):
@@ -507,14 +350,14 @@ class World:
                 self._host(birth).inbox = (*host.inbox, co.AttemptFailed(self.stamp, f"worker {w} is gone"))
 
     def _kill_host(self, birth: int) -> None:
-        self._spend(0)
+        self.spend(0)
         host = self.hosts.pop(birth)
         if host.coordinator is not None:
             self._end_attempt(host.coordinator.stamp)
         self.mourned = True
 
     def _take_over(self) -> None:
-        self._spend(1)
+        self.spend(1)
         self._boot()
 
     def _boot(self) -> None:
@@ -533,7 +376,7 @@ class World:
                 yield f"{name} fails{', but is done' if done else ''}", True, step(World._publish_fails, birth, done)
 
     def _store_choice(self, birth: int, op: object) -> Choice:
-        return f"coordinator {birth}: {_show(op)}", False, step(World._store_step, birth)
+        return f"coordinator {birth}: {show(op)}", False, step(World._store_step, birth)
 
     def _store_step(self, birth: int) -> None:
         host = self._host(birth)
@@ -592,7 +435,7 @@ class World:
                 return None
 
     def _publish_fails(self, birth: int, done: bool) -> None:
-        self._spend(2)
+        self.spend(2)
         host = self._host(birth)
         call, *others = host.calls
         op = next_op(call, self.memo)
@@ -603,7 +446,7 @@ class World:
 
     def _collect(self, birth: int) -> None:
         """Name the head, then delete what is below it."""
-        self._spend(3)
+        self.spend(3)
         host = self._host(birth)
         assert host.claim is not None
         old = tuple(sorted(path for path in self.store if path.startswith("log/") and path < terms.slot_path(host.claim.head)))
@@ -628,7 +471,7 @@ class World:
         if answered:
             self._tell(birth, co.Committed(pending.epoch, pending.sink))
         else:
-            self._spend(2)
+            self.spend(2)
             self._tell(birth, co.CommitDelayed(pending.epoch, pending.sink))
 
     def show(self, pending: co.Pending) -> None:
@@ -677,22 +520,17 @@ class World:
 
 
 def check_cut(truth: tuple[Manifest, ...]) -> None:
-    """The newest checkpoint holds the rows before its positions and no others: once in its states, once in all output so far."""
+    """The newest checkpoint holds the rows before its positions and no others, each once: in its states and in all output so far,
+    or in flight."""
     newest = truth[-1]
     before = [(i, n) for i in WORKERS for n in range(1, newest.positions[i] + 1)]
     folded = sorted(row for rows, _ in newest.states for row in rows)
-    require(folded == before, "cut", f"epoch {newest.epoch} has read {before} and its states hold {folded}")
+    in_flight = [row for rows in newest.in_flight for row in rows]
+    held = f"its states hold {folded}" + (f", and {in_flight} are in flight" if in_flight else "")
+    require(sorted([*folded, *in_flight]) == before, "cut", f"epoch {newest.epoch} has read {before} and {held}")
     output = sorted(row for manifest in truth for row in manifest.fresh)
-    require(output == before, "cut", f"epoch {newest.epoch} has read {before}, and the output up to it is {output}")
-
-
-def _show(thing: object) -> str:
-    match thing:
-        case Batch(payload):
-            return f"row {payload}"
-        case terms.Create(path) | terms.Read(path) | terms.Write(path):
-            return f"{type(thing).__name__} {path}"
-        case str():
-            return f"Delete {thing}"
-        case _:
-            return str(thing)
+    require(output == folded, "cut", f"epoch {newest.epoch}: {held}, and the output up to it is {output}")
+    for rows in newest.in_flight:
+        for i in WORKERS:
+            own = [row for row in rows if row[0] == i]
+            require(own == sorted(own), "cut", f"epoch {newest.epoch}: {own} are in flight in another order than they were sent")

@@ -3,11 +3,12 @@
 Two workers send to each other at the same time, through tasks that form no cycle but connections that do. One blocking `send` in
 a loop with one thread, and both would wait for ever. So:
 
-1. Sockets are non-blocking. What the kernel does not take stays in the channel's own queue, and above a mark the channel is
-   **full**: the task that feeds it is not run until there is room.
-2. A connection is read only while its input queue is below the mark and its input is not held. Then the kernel's buffers fill,
-   then the sender's queue: back-pressure, per channel.
-3. Buffers are small on purpose: rows in flight are rows a barrier has to queue behind.
+1. Sockets are non-blocking. What the kernel does not take stays in the channel's own queue.
+2. What is under way is bounded from end to end: a receiver says, on the same connection, how many messages its task has taken;
+   above a mark of bytes sent and not yet taken the channel is **full**, and the task that feeds it is not run. That is
+   back-pressure, per channel.
+3. A receiver reads whatever is there, since the sender keeps to the bound. So the wire itself is never clogged: a barrier that is
+   sent into a full channel is in the receiver's queue a moment later, behind the rows.
 4. Every connection begins with a greeting: the job's token and whose channel this is. Anybody else is counted and hung up on, and
    nothing else happens.
 5. A peer that goes away is not an error here. The driver sees it too, knows why, and ends the attempt; only if it does not
@@ -21,9 +22,10 @@ import hmac
 import logging
 import selectors
 import socket
+import struct
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +33,7 @@ import pyarrow as pa
 
 from penstock.errors import DecodeError
 from penstock.protocol.messages import Message, Stamp
-from penstock.runners.loop import Queue
+from penstock.runners.loop import ROOM, Queue, size_of
 from penstock.runners.spark.frames import (
     FRAME_BYTES_MAX,
     HELLO_BYTES_MAX,
@@ -45,9 +47,12 @@ from penstock.runners.spark.frames import (
 log = logging.getLogger("penstock")
 
 CHANNEL_BYTES = 1024 * 1024  # the mark of a queue
+UNDER_WAY = 2  # marks that a channel holds: a queue at each end
 SEGMENT_BYTES = 64 * 1024  # of TCP on the loopback interface
 STAGE_BYTES = 256 * 1024  # what one read takes at most, if it does not go straight into a frame
 PIECES_MAX = 64  # buffers in one system call
+TAKEN = struct.Struct("<Q")  # what a receiver says: messages taken so far
+WORD = 8  # it says so whenever this part of the mark was taken
 GREETING_S = 5.0  # how long a stranger may take to say who it is
 STRANGERS_MAX = 256
 
@@ -79,7 +84,21 @@ class Credentials:
 class Outbound:
     """The sending end of a channel: an `Outlet` for a task."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_number", "_pieces", "_selector", "_socket", "_waiting", "channel", "gone", "stalls")
+    __slots__ = (
+        "_bytes",
+        "_bytes_max",
+        "_number",
+        "_pieces",
+        "_selector",
+        "_sizes",
+        "_socket",
+        "_taken",
+        "_told",
+        "_waiting",
+        "channel",
+        "gone",
+        "stalls",
+    )
 
     def __init__(
         self, sock: socket.socket, selector: selectors.BaseSelector, channel: Channel, hello: bytes, bytes_max: int
@@ -89,21 +108,32 @@ class Outbound:
         self.stalls = 0  # how often it became full
         self._socket, self._selector, self._bytes_max = sock, selector, bytes_max
         self._pieces: deque[memoryview] = deque([memoryview(hello)])
-        self._bytes = len(hello)
+        self._bytes = 0  # sent, or to be sent, and not yet taken
+        self._sizes: deque[int] = deque()  # of the messages that are not yet taken
+        self._taken, self._told = 0, b""  # messages; and the beginning of what the receiver says next
         self._number = 1
         self._waiting = False  # for the kernel to have room
+        selector.register(sock, selectors.EVENT_READ, self)
 
     @property
     def full(self) -> bool:
         """Whether the task must wait."""
         return self._bytes >= self._bytes_max
 
+    @property
+    def crammed(self) -> bool:
+        """Whether it must wait even if its snapshot is overdue."""
+        return self._bytes >= self._bytes_max * ROOM
+
     def push(self, message: Message) -> None:
         """Send a message, or keep it until it can be sent."""
+        size = 0
         for piece in encode(message, self._number):
             view = memoryview(piece)
             self._pieces.append(view)
-            self._bytes += view.nbytes
+            size += view.nbytes
+        self._sizes.append(size)
+        self._bytes += size
         self._number += 1
         if not self._waiting:
             self.flush()
@@ -116,7 +146,6 @@ class Outbound:
         try:
             while self._pieces:
                 sent = self._socket.sendmsg([self._pieces[i] for i in range(min(len(self._pieces), PIECES_MAX))])
-                self._bytes -= sent
                 while sent:
                     first = self._pieces[0]
                     if sent < first.nbytes:
@@ -131,47 +160,69 @@ class Outbound:
             return
         if bool(self._pieces) != self._waiting:
             self._waiting = bool(self._pieces)
-            if self._waiting:
-                self._selector.register(self._socket, selectors.EVENT_WRITE, self)
-            else:
-                self._selector.unregister(self._socket)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._waiting else 0)
+            self._selector.modify(self._socket, events, self)
+
+    def hear(self) -> None:
+        """What the receiver says: how many messages were taken so far. The last word counts."""
+        try:
+            data = self._socket.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        told = self._told + data
+        whole = len(told) // TAKEN.size * TAKEN.size
+        self._told = told[whole:]
+        if whole:
+            (taken,) = TAKEN.unpack(told[whole - TAKEN.size : whole])
+            if not self._taken <= taken <= self._taken + len(self._sizes):
+                raise DecodeError(f"a peer says that it took {taken} messages, and {self._number - 1} were sent")
+            while self._taken < taken:
+                self._bytes -= self._sizes.popleft()
+                self._taken += 1
 
     def close(self) -> None:
         """Hang up."""
         if not self.gone:
             self.gone = True
-            if self._waiting:
-                self._selector.unregister(self._socket)
+            self._selector.unregister(self._socket)
             self._socket.close()
 
 
 @dataclass(slots=True)
 class Awaited:
-    """An input that a peer will connect to: where its messages go, and whether they are wanted now."""
+    """An input that a peer will connect to, and where its messages go. `before`: how many others are taken from there first."""
 
     queue: Queue
     schema: pa.Schema
-    held: Callable[[], bool]
+    before: int
     connected: bool = False
-
-    @property
-    def wanted(self) -> bool:
-        """Whether there is room for more, and use."""
-        return not self.queue.full and not self.held()
 
 
 class Inbound:
     """The receiving end of a channel."""
 
-    __slots__ = ("_decoder", "_selector", "_socket", "awaited", "channel", "gone", "reading")
+    __slots__ = ("_bytes_max", "_decoder", "_left", "_saying", "_selector", "_socket", "_told", "awaited", "channel", "gone")
 
     def __init__(
-        self, sock: socket.socket, selector: selectors.BaseSelector, channel: Channel, awaited: Awaited, decoder: Decoder
+        self,
+        sock: socket.socket,
+        selector: selectors.BaseSelector,
+        channel: Channel,
+        awaited: Awaited,
+        decoder: Decoder,
+        bytes_max: int,
     ) -> None:
         self.channel, self.awaited = channel, awaited
         self.gone = False
-        self.reading = True
-        self._socket, self._selector, self._decoder = sock, selector, decoder
+        self._socket, self._selector, self._decoder, self._bytes_max = sock, selector, decoder, bytes_max
+        self._told = 0  # messages taken, as the sender knows
+        self._left = 0  # bytes in the queue when it was told, and all that came since
+        self._saying = b""
 
     def read(self, stage: memoryview) -> None:
         """Take what is there, once; `stage` is where small frames are received."""
@@ -187,26 +238,33 @@ class Inbound:
         except OSError:
             count, frames = 0, []
         for frame in frames:
-            self.awaited.queue.push(message_of(frame, self.awaited.schema))
+            message = message_of(frame, self.awaited.schema)
+            self.awaited.queue.push(message)
+            self._left += size_of(message)
         if not count:
             self.close()
 
     def attend(self) -> None:
-        """Read on, or stop reading, as the input wants."""
-        if self.gone or self.reading == self.awaited.wanted:
+        """Tell the sender what was taken, if it is enough to be worth it."""
+        queue = self.awaited.queue
+        if self.gone or (not self._saying and self._left - queue.bytes < self._bytes_max // WORD):
             return
-        self.reading = not self.reading
-        if self.reading:
-            self._selector.register(self._socket, selectors.EVENT_READ, self)
-        else:
-            self._selector.unregister(self._socket)
+        taken = queue.taken - self.awaited.before
+        if not self._saying and taken > self._told:
+            self._saying, self._told, self._left = TAKEN.pack(taken), taken, queue.bytes
+        try:
+            while self._saying:
+                self._saying = self._saying[self._socket.send(self._saying) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()
 
     def close(self) -> None:
         """Hang up."""
         if not self.gone:
             self.gone = True
-            if self.reading:
-                self._selector.unregister(self._socket)
+            self._selector.unregister(self._socket)
             self._socket.close()
 
 
@@ -253,9 +311,9 @@ class Wires:
         with contextlib.suppress(OSError):  # full: it will wake anyway. Closed: nobody sleeps
             self._wake_write.send(b"w")
 
-    def expect(self, channel: Channel, queue: Queue, schema: pa.Schema, held: Callable[[], bool]) -> None:
-        """A peer will connect to this input."""
-        self._awaited[channel] = Awaited(queue, schema, held)
+    def expect(self, channel: Channel, queue: Queue, schema: pa.Schema) -> None:
+        """A peer will connect to this input. What is in the queue now is not the peer's."""
+        self._awaited[channel] = Awaited(queue, schema, len(queue))
 
     def answer(self) -> None:
         """All inputs are known now: let peers in. Those that connected earlier wait in the kernel."""
@@ -270,7 +328,7 @@ class Wires:
         sock.setblocking(False)
         exchange, source, target = channel
         hello = encode_control(self._credentials.greeting(exchange=exchange, source=source, target=target), 0)
-        outbound = Outbound(sock, self._selector, channel, hello, self._bytes_max)
+        outbound = Outbound(sock, self._selector, channel, hello, self._bytes_max * UNDER_WAY)
         self._outbound.append(outbound)
         outbound.flush()
         return outbound
@@ -280,13 +338,16 @@ class Wires:
         for inbound in self._inbound:
             inbound.attend()
         moved = False
-        for key, _ in self._selector.select(timeout_s):
+        for key, events in self._selector.select(timeout_s):
             moved = True
             match key.data:
                 case Inbound() as inbound:
                     inbound.read(self._stage)
                 case Outbound() as outbound:
-                    outbound.flush()
+                    if events & selectors.EVENT_READ:
+                        outbound.hear()
+                    if events & selectors.EVENT_WRITE:
+                        outbound.flush()
                 case Stranger() as stranger:
                     self._listen_to(stranger)
                 case None:
@@ -368,7 +429,8 @@ class Wires:
         del self._strangers[stranger.socket.fileno()]
         awaited.connected = True
         stranger.decoder.bytes_max = FRAME_BYTES_MAX
-        inbound = Inbound(stranger.socket, self._selector, channel, awaited, stranger.decoder)  # type: ignore[arg-type]
+        decoder = stranger.decoder
+        inbound = Inbound(stranger.socket, self._selector, channel, awaited, decoder, self._bytes_max)  # type: ignore[arg-type]
         self._inbound.append(inbound)
         self._selector.modify(stranger.socket, selectors.EVENT_READ, inbound)
 

@@ -62,6 +62,8 @@ class Continuous(Runner):
         spark: a classic Spark session. Left out: the active one, or a new one on this machine.
         parallelism: tasks per stage, and the number of Spark slots held while the job runs. Left out: all slots (on this machine
         at most one per core). latency: the longest wait to fill a batch. state: "columnar", "rocksdb" or pen.RocksDB(...).
+        unaligned_after: how long a snapshot may wait behind rows before it is taken with the rows in flight; "never": as long
+        as it takes.
     """
 
     name = "continuous"
@@ -78,6 +80,7 @@ class Continuous(Runner):
         restarts: int | None = None,
         backoff: Any = None,
         latency: Any = None,
+        unaligned_after: Any = None,
     ) -> None:
         super().__init__(
             parallelism=parallelism,
@@ -88,6 +91,7 @@ class Continuous(Runner):
             restarts=restarts,
             backoff=backoff,
             latency=latency,
+            unaligned_after=unaligned_after,
         )
         self._spark = spark
 
@@ -139,6 +143,7 @@ class ContinuousAttempts:
             by_content=not is_local(self._spark),
             channel_bytes=int(os.environ.get("PENSTOCK_CHANNEL_BYTES", CHANNEL_BYTES)),
             latency=conductor.options.latency,
+            unaligned_after=conductor.options.unaligned_after,
             backend=conductor.options.state,
             stuck_s=float(os.environ.get("PENSTOCK_STUCK_S", STUCK_S)),
             fault_file=faults.planned(),
@@ -180,10 +185,10 @@ class ContinuousAttempts:
         """Of the attempt under way; for tests."""
         return self._server
 
-    def trigger(self, stamp: Stamp, epoch: int, finish: bool) -> None:
-        """Tell the source tasks."""
+    def trigger(self, stamp: Stamp, epoch: int, finish: bool, aligned: bool) -> None:
+        """Tell all workers."""
         if self._server is not None:
-            self._server.tell("trigger", epoch=epoch, finish=finish)
+            self._server.tell("trigger", epoch=epoch, finish=finish, aligned=aligned)
 
     def tell(self, stamp: Stamp, event: Completed | Aborted) -> None:
         """Tell all tasks."""

@@ -41,8 +41,9 @@ from penstock.runners.continuous.channel import Credentials, Wires
 from penstock.runners.continuous.link import DriverLine, Pulse
 from penstock.runners.continuous.wire import ack_json, stamp_json
 from penstock.runners.cut import StartPoint
+from penstock.runners.inflight import read_rows
 from penstock.runners.local import describe, store_states
-from penstock.runners.loop import Loop, Outlet, Queue, Seat, open_readers
+from penstock.runners.loop import SLICE_S, Loop, Outlet, Queue, Seat, open_readers
 from penstock.runners.memory import keep_memory
 from penstock.runners.spark.ship import identity
 from penstock.runtime.assemble import Site
@@ -74,6 +75,7 @@ class WorkerSpec:
     by_content: bool  # how identities are compared
     channel_bytes: int
     latency: int  # microseconds
+    unaligned_after: int | None
     backend: Backend
     stuck_s: float
     fault_file: str | None = None
@@ -237,13 +239,13 @@ class Worker:
             alignment=self.alignment,
             wake=self.wires.wake,
         )
+        seat.replay(read_rows(task))
         for channel, queue_ in zip(task.channels, inputs, strict=True):
             if channel.source != index:
                 self.wires.expect(
                     (channel.exchange, channel.source, index),
                     queue_,
                     exchanges[channel.exchange].schema,
-                    lambda seat=seat, number=channel.number: seat.holds(number),  # type: ignore[misc]
                 )
         self._assign_splits(seat)
         return seat
@@ -270,7 +272,7 @@ class Worker:
         while not self._exiting:
             self._take_orders()
             pulse.working = True
-            progress = loop.step(now_us())
+            progress = loop.step(now_us(), time.monotonic() + SLICE_S)
             pulse.working = False
             if self._groups:
                 self._tell_slowest()
@@ -297,7 +299,8 @@ class Worker:
 
     def _nap(self, quiet: int) -> float:
         """How long to wait for something to happen, in seconds. Sources cannot wake us, so they are looked at often."""
-        due = min((at for seat in self.loop.seats if (at := seat.task.wake_at) is not None), default=None)
+        times = [at for seat in self.loop.seats for at in (seat.task.wake_at, seat.overdue_at) if at is not None]
+        due = min(times, default=None)
         nap = 0.1 if due is None else min(max((due - now_us()) / 1e6, 0.001), 0.1)
         if not any(seat.reading and not seat.blocked for seat in self.loop.seats):
             return nap
@@ -313,9 +316,10 @@ class Worker:
             order = self.line.orders.popleft()
             match order["say"]:
                 case "trigger":
+                    patience = None if order["aligned"] else self.spec.unaligned_after
+                    overdue_at = None if patience is None else now_us() + patience
                     for seat in self.loop.seats:
-                        if seat.has_sources:
-                            seat.trigger(order["epoch"], finish=order["finish"])
+                        seat.trigger(order["epoch"], finish=order["finish"], overdue_at=overdue_at)
                 case "completed":
                     for seat in self.loop.seats:
                         seat.post(Completed(order["epoch"]))

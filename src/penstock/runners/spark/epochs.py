@@ -347,8 +347,8 @@ class EpochAttempts:
                 log.debug("a broadcast could not be removed: %s", error)
             self._broadcast = None
 
-    def trigger(self, stamp: Stamp, epoch: int, finish: bool) -> None:
-        """Order an epoch."""
+    def trigger(self, stamp: Stamp, epoch: int, finish: bool, aligned: bool) -> None:
+        """Order an epoch. It is always aligned: its tasks end with their barriers."""
         attempt = self._attempt
         assert attempt is not None, f"epoch {epoch} without an attempt"
         budget, now = attempt.budget, self._conductor.clock()
@@ -416,9 +416,11 @@ class EpochAttempts:
 
 
 def holds_rows_in_flight(plan: PhysicalPlan, start: StartPoint) -> bool:
-    """Whether another runner stopped with calls under way: they are made again although there may be no new rows."""
+    """Whether another runner left calls under way, or rows on theirs: an epoch is wanted although there may be no new rows."""
     calling = [op for op in plan.stateful if op.kind == "async_map"]
-    return any(int(handle["rows"]) for op in calling for handle in start.restored.states.get(f"{op.name}/rows", ()))
+    return bool(start.restored.in_flight) or any(
+        int(handle["rows"]) for op in calling for handle in start.restored.states.get(f"{op.name}/rows", ())
+    )
 
 
 def clock_of(plan: PhysicalPlan, op: Op) -> AssignTime | None:

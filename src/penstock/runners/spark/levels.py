@@ -70,6 +70,7 @@ from penstock.protocol.messages import (
 from penstock.runners import align
 from penstock.runners.calls import LoopCalls
 from penstock.runners.faults import reach
+from penstock.runners.inflight import read_rows
 from penstock.runners.local import describe, store_states
 from penstock.runners.memory import keep_memory
 from penstock.runners.spark import frames
@@ -379,6 +380,8 @@ class EpochTask:
         yield from self._tell(TimeReached(self._order.now if self._order.time_of_day is None else self._order.time_of_day))
         if self._task.calling:
             yield from self._tell(CallsDone(()))
+        for number, rows in read_rows(self._task):
+            yield from self._tell_rows(Arrived(number, rows))
         if self._task.stage.sources:
             yield from self._read()
         for channel in self._task.channels:
