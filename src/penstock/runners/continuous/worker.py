@@ -60,6 +60,7 @@ COLLECT_IDLE_S = 10.0
 ABOUT_S = 0.25
 ALIGN_S = 0.05  # how often groups of splits are told about: a split that waits for others waits that much too long
 QUIET_ROUNDS = 50
+POLL_LEAST = 200  # microseconds; more often, and looking costs more than what is found
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,7 @@ class Worker:
         )
         self.line = DriverLine(spec.driver, hello, self.pulse, self.wires.wake, stuck_s=spec.stuck_s)
         self.line.start()
+        self._poll_every = max(POLL_LEAST, spec.latency // 5)
         self._exiting = False
         self._told_end = False
         self._groups = groups_of(spec.plan) if spec.parallelism > 1 else []  # that others must hear of
@@ -228,7 +230,7 @@ class Worker:
                     if target == index
                     else self.wires.connect((exchange.id, index, target), (str(host), int(port)))
                 )
-        poll_every = max(1000, spec.latency // 5)
+        poll_every = self._poll_every
         seat = Seat(
             task,
             inputs=inputs,
@@ -255,10 +257,11 @@ class Worker:
             return
         spec, stage = self.spec, seat.task.stage
         splits = [s for op in stage.sources for s in spec.start.assigned(op, self.index, spec.parallelism)]
-        columns = {op.name: op.columns for op in stage.sources}
+        ops = {op.name: op for op in stage.sources}
 
         def open_reader(source: str, split: str, position: Any) -> Reader:
-            return source_of(spec.plan, source).open(split, position, SourceContext(source, spec.job_dir, columns[source]))
+            context = SourceContext(source, spec.job_dir, ops[source].columns, bounds=ops[source].bounds)
+            return source_of(spec.plan, source).open(split, position, context)
 
         open_readers(seat, splits, open_reader, now_us(), spec.start.silence)
         seat.post(SplitsAssigned(splits))
@@ -304,7 +307,7 @@ class Worker:
         nap = 0.1 if due is None else min(max((due - now_us()) / 1e6, 0.001), 0.1)
         if not any(seat.reading and not seat.blocked for seat in self.loop.seats):
             return nap
-        return min(nap, 0.001 if quiet < QUIET_ROUNDS else max(0.001, self.spec.latency / 1e6))
+        return min(nap, (self._poll_every if quiet < QUIET_ROUNDS else max(1000, self.spec.latency)) / 1e6)
 
     def _take_orders(self) -> None:
         while self._stored:
