@@ -18,6 +18,7 @@ until then.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +57,7 @@ class _Step:
     counts: Callable[[pa.RecordBatch], Evaluated] | None
     columns: Folded | Slots
 
-    @property
+    @functools.cached_property
     def names(self) -> list[str]:
         return [field.name for field in self.columns.fields]
 

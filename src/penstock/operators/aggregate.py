@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.expr import Accumulators
 from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Errors, Operator, Origin, Out, keep
+from penstock.operators.write import conform
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.table import KeyedTable
 from penstock.state.timers import TimerTable
@@ -97,7 +98,7 @@ class KeyedAggregate(Operator):
 
     def _result(self, merged: pa.RecordBatch) -> tuple[list[pa.Array], list[pa.Array]]:
         """Key columns in the user's types, and result columns."""
-        keys = [merged.column(f.name).cast(f.type) for f in self._by if not f.name.startswith("__")]
+        keys = [conform(merged.column(f.name), f.type) for f in self._by if not f.name.startswith("__")]
         return keys, self._accumulators.finish(merged)
 
 

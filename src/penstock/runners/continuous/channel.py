@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import hmac
 import logging
-import select
 import selectors
 import socket
 import struct
@@ -56,7 +55,6 @@ TAKEN = struct.Struct("<Q")  # what a receiver says: messages taken so far
 WORD = 8  # it says so whenever this part of the mark was taken
 GREETING_S = 5.0  # how long a stranger may take to say who it is
 STRANGERS_MAX = 256
-SELECT_MAX = 1024  # `select` takes no higher file descriptor
 
 Channel = tuple[int, int, int]
 """(exchange, source task, target task)."""
@@ -286,7 +284,6 @@ class Wires:
         self.refused = 0
         self._credentials, self._bytes_max = credentials, bytes_max
         self._selector = selectors.DefaultSelector()
-        self._fd: int = getattr(self._selector, "fileno", lambda: SELECT_MAX)()
         self._awaited: dict[Channel, Awaited] = {}
         self._inbound: list[Inbound] = []
         self._outbound: list[Outbound] = []
@@ -341,10 +338,6 @@ class Wires:
         for inbound in self._inbound:
             inbound.attend()
         moved = False
-        if 0 < timeout_s < 0.01 and self._fd < SELECT_MAX:
-            # epoll sleeps whole milliseconds, rounded up; but it is a file itself, and `select` is exact.
-            select.select([self._fd], [], [], timeout_s)
-            timeout_s = 0.0
         for key, events in self._selector.select(timeout_s):
             moved = True
             match key.data:

@@ -60,7 +60,6 @@ COLLECT_IDLE_S = 10.0
 ABOUT_S = 0.25
 ALIGN_S = 0.05  # how often groups of splits are told about: a split that waits for others waits that much too long
 QUIET_ROUNDS = 50
-POLL_LEAST = 200  # microseconds; more often, and looking costs more than what is found
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,6 @@ class Worker:
         )
         self.line = DriverLine(spec.driver, hello, self.pulse, self.wires.wake, stuck_s=spec.stuck_s)
         self.line.start()
-        self._poll_every = max(POLL_LEAST, spec.latency // 5)
         self._exiting = False
         self._told_end = False
         self._groups = groups_of(spec.plan) if spec.parallelism > 1 else []  # that others must hear of
@@ -230,7 +228,7 @@ class Worker:
                     if target == index
                     else self.wires.connect((exchange.id, index, target), (str(host), int(port)))
                 )
-        poll_every = self._poll_every
+        poll_every = max(1000, spec.latency // 5)
         seat = Seat(
             task,
             inputs=inputs,
@@ -307,7 +305,7 @@ class Worker:
         nap = 0.1 if due is None else min(max((due - now_us()) / 1e6, 0.001), 0.1)
         if not any(seat.reading and not seat.blocked for seat in self.loop.seats):
             return nap
-        return min(nap, (self._poll_every if quiet < QUIET_ROUNDS else max(1000, self.spec.latency)) / 1e6)
+        return min(nap, 0.001 if quiet < QUIET_ROUNDS else max(0.001, self.spec.latency / 1e6))
 
     def _take_orders(self) -> None:
         while self._stored:
