@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.operators.aggregate import WINDOW_COLUMN, Bools, Ints
 from penstock.operators.operator import MAIN, Out
 from penstock.operators.panes import replaced
-from penstock.operators.sliding import SlidingAggregate
+from penstock.operators.sliding import SlidingAggregate, distinct
 from penstock.state.table import KeyedTable
 
 
@@ -44,6 +44,7 @@ class InverseSliding(SlidingAggregate):
         return merged, found
 
     def _close(self, windows: pa.RecordBatch) -> Iterator[Out]:
+        windows = distinct([windows])
         sliding, starts = self._sliding, windows.column(WINDOW_COLUMN).to_numpy()
         keys = windows.select(self._names)
         known, totals = self._totals.get_many(keys)

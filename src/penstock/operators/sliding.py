@@ -68,6 +68,7 @@ class SlidingAggregate(WindowAggregate):
         self._timers.advance(time)
 
     def _close(self, windows: pa.RecordBatch) -> Iterator[Out]:
+        """Close these windows, all with one end. One that stands there twice is one."""
         starts = windows.column(WINDOW_COLUMN).to_numpy()
         # Mostly all keys close together, one window after the other. A task that was ahead before a rescale may have sent what
         # others have not: then the slices of all keys do not belong to the same windows. And where most slices are those of
@@ -79,7 +80,7 @@ class SlidingAggregate(WindowAggregate):
         return self._close_apart(distinct([windows]))
 
     def _close_together(self, keys: pa.RecordBatch, start: int) -> Iterator[Out]:
-        """Close the window of all keys that have anything in it: these. A key may stand there twice."""
+        """Close the window of all keys that have anything in it: these."""
         sliding, stacks = self._sliding, self._stacks
         end, following = start + sliding.size, start + sliding.every
         if stacks is None or stacks.worn or stacks.upto <= start:
