@@ -85,14 +85,11 @@ class SlidingAggregate(WindowAggregate):
         end, following = start + sliding.size, start + sliding.every
         if stacks is None or stacks.worn or stacks.upto <= start:
             stacks = self._stacks = self._scanned(start, end)
-            numbers = stacks.distinct(keys)
-            rows, hashes = stacks.keys_of(numbers)
-        else:
-            numbers = stacks.distinct(keys)
-            rows, hashes = stacks.keys_of(numbers)
-            for each in range(stacks.upto, end, sliding.slice):
-                found, values = self._table.get_many(self._slice_keys(rows, each), hashes)
-                stacks.add(each, numbers[found], keep(values, found))
+        numbers = stacks.distinct(keys)
+        rows, hashes = stacks.keys_of(numbers)
+        for each in range(stacks.upto, end, sliding.slice):  # what this window has more than the one before
+            found, values = self._table.get_many(self._slice_keys(rows, each), hashes)
+            stacks.add(each, numbers[found], keep(values, found))
         stacks.upto = end
         whole = stacks.whole()
         assert np.array_equal(whole.numbers, numbers), "a key with a slice in a window has a timer at its end, and the reverse"
