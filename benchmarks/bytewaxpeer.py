@@ -7,7 +7,6 @@ what was read, not what is safe: Bytewax runs here without recovery, which only 
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -40,14 +39,7 @@ def run_once(events: Input) -> Run:
         where = {"BENCHMARK_FOLDER": str(events.folder), "BENCHMARK_OUT": scratch, "BENCHMARK_ADS": str(ads)}
         environment = {**os.environ, **where, "PYTHONPATH": str(flow.parent)}
         command = [str(python), "-m", "bytewax.testing", "bytewaxflow:flow", "-p", str(PROCESSES), "-w", "1"]
-        with subprocess.Popen(command, env=environment, cwd=scratch) as job:
-            try:
-                with processes.watched(job.pid) as used:
-                    code = job.wait(SECONDS_MAX)
-            finally:
-                job.kill()
-        if code:
-            raise RuntimeError(f"Bytewax failed with {code}: see above")
+        used = processes.run_to_its_end("Bytewax", command, SECONDS_MAX, env=environment, cwd=scratch)
         counts, ended = results(out)
         problem = difference(counts, expected(events.rows))
         return Run(events.rows, progress(out, ended, events.rows), not problem, problem, used.memory, used.cpu_s)

@@ -72,12 +72,6 @@ def java(words: dict[str, Any]) -> tuple[dict[str, Any], int]:
         opened = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in OPENED]
         command = ["java", *HEAP, *opened, "-Dlog4j2.configurationFile=log4j2.properties", "-cp", classes, "Main"]
         command += [f"{name}={value}" for name, value in words.items()]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "TZ": "UTC"}) as job:
-            try:
-                with processes.watched(job.pid) as used:
-                    code = job.wait(SECONDS_MAX)
-            finally:
-                job.kill()
-        if code:
-            raise RuntimeError(f"Flink's job failed with {code}: see above")
+        environment = {**os.environ, "TZ": "UTC"}
+        used = processes.run_to_its_end("Flink's job", command, SECONDS_MAX, stdout=subprocess.DEVNULL, env=environment)
         return json.loads(out.read_text()), used.memory

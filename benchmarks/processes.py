@@ -11,11 +11,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 EVERY_S = 0.2
 COUNTED = ("RssAnon:", "RssShmem:")
@@ -62,6 +64,19 @@ def watched(process: int) -> Iterator[Used]:
         over.set()
         thread.join()
         used.look(process)
+
+
+def run_to_its_end(what: str, command: Sequence[str], seconds_max: float, **options: Any) -> Used:
+    """Run a command, and tell what it used. It is killed if it takes longer; `options` are those of `subprocess.Popen`."""
+    with subprocess.Popen(command, **options) as job:
+        try:
+            with watched(job.pid) as used:
+                code = job.wait(seconds_max)
+        finally:
+            job.kill()
+    if code:
+        raise RuntimeError(f"{what} failed with {code}: see above")
+    return used
 
 
 def memory_of(process: int) -> int:
