@@ -11,7 +11,8 @@ the constant texts, in order, with a valid value in each place. Then it is the f
 fields are where the template says. Nothing else is assumed: a line that fits no template is for the exact decoder.
 
 1. The quotes of all lines are found at once, and a value is looked for where the template has it, counted in quotes: each text lies
-   between two quotes, each number between the quote before it and the one behind it (or the end of the line).
+   between two quotes, each number between the quote before it and the one behind it (or the end of the line). Lines like those of the
+   block before need not even that, see `jsonlayout`.
 2. A text is valid if it holds no quote (it lies between two that follow each other), no backslash, no control character, and is
    UTF-8. Lines with backslashes and control characters are never tried; UTF-8 is the caller's business.
 3. In the place of a number, `true`, `false` or `null` any of these may stand.
@@ -22,7 +23,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,11 +30,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.connectors.jsonlayout import Layout
 from penstock.connectors.linemarks import Lines, Marks, Places
 
 __all__ = ["Template"]
 
-WORD_BYTES = 8
+LINES_FOR_LEARNING = 256
 
 _STRUCTURE = rb"[ :,{}\[\]]*"
 _BETWEEN_TEXTS = re.compile(rb"(%b)(?:(-?\d[\d.eE+-]*|true|false|null)(%b))?" % (_STRUCTURE, _STRUCTURE))
@@ -66,20 +67,16 @@ class Template:
         from_bytes = [0, *(-value.behind for value in values)]
         to_marks = [*(value.mark for value in values), marks - 1]
         to_bytes = [*(value.before for value in values), 0]
+        self._constants, self._from_bytes = constants, from_bytes
         self._from, self._to = np.array(from_marks), np.array(to_marks)
+        self._around = np.array([value.before + value.behind for value in values], np.int64)
         self._between = np.array([len(c) + a - b for c, a, b in zip(constants, from_bytes, to_bytes)])
-        words = [
-            (mark, byte + at, word, mask)
-            for constant, mark, byte in zip(constants, from_marks, from_bytes)
-            for at, word, mask in _words(constant, first=mark == 0)
-        ]
-        self._word_marks, self._word_bytes = np.array([word[0] for word in words]), np.array([word[1] for word in words])
-        self._words = np.array([word[2] for word in words], np.uint64)
-        self._masks = np.array([word[3] for word in words], np.uint64)
         # Values that are looked at: the wanted ones, and what is no text.
-        self._values = [value for value in values if value.column is not None or not value.text]
+        looked_at = [number for number, value in enumerate(values) if value.column is not None or not value.text]
+        self._values = [values[number] for number in looked_at]
         self._value_marks = np.array([mark for value in self._values for mark in (value.mark, value.mark + 1)], np.int64)
         self._value_bytes = np.array([byte for value in self._values for byte in (value.before, -value.behind)], np.int64)
+        self._layout = Layout(constants, looked_at)
 
     @staticmethod
     def learn(line: bytes, schema: pa.Schema) -> Template | None:
@@ -122,27 +119,24 @@ class Template:
             constant += b'"'
         constants.append(constant)
         values = [value if value.column in schema.names else replace(value, column=None) for value in values]
-        if not texts or len(set(keys)) < len(keys) or not _serves(schema, keys, values) or _too_short(constants, values):
+        if not texts or len(set(keys)) < len(keys) or not _serves(schema, keys, values):
             return None
         return Template(constants, values, 2 * len(texts) + 2, schema)
 
     def decode(self, block: Lines, lines: Places) -> tuple[Places, pa.RecordBatch]:
         """Those of these lines that fit, and their rows. Raises ArrowInvalid if a value fits JSON, but not its column."""
-        lines, marks = block.marks(lines, self._quotes)
-        places = marks.take(self._value_marks, axis=1) + self._value_bytes  # start and end of each value
-        wrong = _any(marks.take(self._to, axis=1) - marks.take(self._from, axis=1) != self._between)
-        wrong |= _any(places[:, 1::2] < places[:, 0::2])
-        if wrong.any():
-            lines, marks, places = lines[~wrong], marks[~wrong], places[~wrong]
+        places = None
+        if len(lines) == len(block):
+            if not self._layout.known:
+                first = block.first(LINES_FOR_LEARNING)
+                self._fitting(first, np.arange(len(first)))
+            places = self._layout.places(block)
+        if places is None:
+            lines, places = self._fitting(block, lines)
         if not len(lines):
             return lines, pa.RecordBatch.from_pylist([], schema=self._schema)
-        # There is just as much room between values as the constant texts take. Are they there? Eight bytes at a time, as numbers.
-        there = np.ndarray((len(block.chars) - WORD_BYTES + 1,), "<u8", block.block, 0, (1,))
-        found = there[marks.take(self._word_marks, axis=1) + self._word_bytes]
-        found ^= self._words
-        found &= self._masks
-        fits = ~_any(found != 0)
         texts = _texts(block.block, places)
+        fits = np.ones(len(lines), bool)
         for value, text, start, end in zip(self._values, texts, places.T[0::2], places.T[1::2]):
             if not value.text:
                 field = None if value.column is None else self._schema.field(value.column)
@@ -154,32 +148,23 @@ class Template:
         arrays = [made[field.name] if field.name in made else pa.nulls(len(lines), field.type) for field in self._schema]
         return lines, pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-
-def _words(constant: bytes, *, first: bool) -> Iterator[tuple[int, int, int]]:
-    """A text in pieces of eight bytes, as numbers: where each stands in it, which it is, and which of its bits count.
-
-    The last piece may overlap the one before. Of a shorter text the number has also bytes that stand before it, or behind it if the
-    line starts with it; they do not count.
-    """
-    more = WORD_BYTES - len(constant)
-    if more > 0:
-        padded, mask = constant.rjust(WORD_BYTES, b"\0"), (b"\xff" * len(constant)).rjust(WORD_BYTES, b"\0")
-        if first:
-            padded, mask = constant.ljust(WORD_BYTES, b"\0"), (b"\xff" * len(constant)).ljust(WORD_BYTES, b"\0")
-        yield 0 if first else -more, int.from_bytes(padded, "little"), int.from_bytes(mask, "little")
-        return
-    for at in sorted({*range(0, -more, WORD_BYTES), -more}):
-        yield at, int.from_bytes(constant[at : at + WORD_BYTES], "little"), (1 << 64) - 1
-
-
-def _too_short(constants: list[bytes], values: list[_Value]) -> bool:
-    """Whether eight bytes that end with a constant text, other than the first, could begin before the line."""
-    least = len(constants[0])
-    for constant, value in zip(constants[1:], values):
-        least += len(constant) + (not value.text)
-        if least < WORD_BYTES:
-            return True
-    return False
+    def _fitting(self, block: Lines, lines: Places) -> tuple[Places, Marks]:
+        """Those of these lines that have the constant texts, by where their quotes are, and the places of values looked at."""
+        lines, marks = block.marks(lines, self._quotes)
+        places = marks.take(self._value_marks, axis=1) + self._value_bytes  # start and end of each value
+        wrong = _any(marks.take(self._to, axis=1) - marks.take(self._from, axis=1) != self._between)
+        wrong |= _any(places[:, 1::2] < places[:, 0::2])
+        if wrong.any():
+            lines, marks, places = lines[~wrong], marks[~wrong], places[~wrong]
+        if not len(lines):
+            return lines, places
+        # There is just as much room between values as the constant texts take. Are they there?
+        for constant, mark, byte in zip(self._constants, self._from, self._from_bytes):
+            wrong = block.lacking(constant, marks[:, mark] + byte)
+            if wrong.any():
+                lines, marks, places = lines[~wrong], marks[~wrong], places[~wrong]
+        self._layout.learn(marks.take(self._to[:-1] + 1, axis=1) - marks.take(self._to[:-1], axis=1) - self._around)
+        return lines, places
 
 
 def _any(wrong: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -225,7 +210,7 @@ def _texts(block: bytes, places: Marks) -> list[pa.Array]:
     is a value.
     """
     lines, count = places.shape
-    offsets = np.append(places.astype(np.int32), np.int32(len(block)))
+    offsets = np.append(places.astype(np.int32, copy=False), np.int32(len(block)))
     every = pa.StringArray.from_buffers(lines * count, pa.py_buffer(offsets), pa.py_buffer(block))
     rows = np.arange(lines, dtype=np.int32) * np.int32(count)
     return [pc.take(every, pa.array(rows + np.int32(column)), boundscheck=False) for column in range(0, count, 2)]

@@ -1,0 +1,106 @@
+"""Lines whose values stand where those of the lines before lead one to expect."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.connectors.jsonlayout import BLOCKS_WITHOUT, WORD_BYTES, WORDS_MAX, Layout, _distance
+from penstock.connectors.linemarks import Lines, Places
+
+CONSTANTS = [b'{"id":"', b'","kind":"', b'","n":', b',"note":"', b'"}']
+"""Four values: texts, and a number as the third."""
+
+
+def line(id: str, kind: str, n: str, note: str) -> str:
+    return f'{{"id":"{id}","kind":"{kind}","n":{n},"note":"{note}"}}'
+
+
+def block_of(lines: list[str]) -> Lines:
+    return Lines("".join(each + "\n" for each in lines).encode())
+
+
+def lengths_of(rows: list[tuple[str, str, str, str]]) -> Places:
+    return np.array([[len(value.encode()) for value in row] for row in rows])
+
+
+SEEN = [
+    ("0001", "view", "5", "a"),
+    ("0002", "click", "12", ""),
+    ("0003", "purchase", "7", "long enough to need no search at all"),
+]
+
+
+def taught() -> Layout:
+    layout = Layout(CONSTANTS, [0, 1, 2, 3])
+    layout.learn(lengths_of(SEEN))
+    return layout
+
+
+def test_values_are_found_where_they_are() -> None:
+    rows = [("abcd", "a-rather-long-kind", "123456", ""), ("0002", "", "1", "x"), *SEEN]
+    block = block_of([line(*row) for row in rows])
+    places = taught().places(block)
+    assert places is not None
+    found = [tuple(block.block[a:b].decode() for a, b in zip(row[0::2], row[1::2])) for row in places.tolist()]
+    assert found == rows
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        line("12345", "view", "5", "a"),  # a length that never varied
+        line("123", "view", "5", "a"),
+        line("0001", "k" * 40, "5", "a"),  # too far to search
+        line("0001", 'vi"w', "5", "a"),  # quotes that are too many
+        line('00"1', "view", "5", "a"),
+        line("0001", "view", "5", "a").replace("kind", "Kind"),
+        line("0001", "view", "5", "a").replace('"n":', '"n" :'),
+        line("0001", "view", "5", "a") + " ",
+        '{"id":"0001"}',
+        '""""""""""""""',  # as many quotes as a line has
+        '{"id":"' + '"' * 12,
+        "{}",
+        "",
+    ],
+)
+def test_one_line_that_is_another_and_nothing_is_said_of_the_block(other: str) -> None:
+    known = [line(*row) for row in SEEN]
+    assert taught().places(block_of(known)) is not None
+    assert taught().places(block_of([*known, other])) is None
+    assert taught().places(block_of([other, *known])) is None
+
+
+def test_a_length_that_turns_out_to_vary_is_searched_from_then_on() -> None:
+    layout = taught()
+    block = block_of([line("12345", "view", "5", "a"), line("1", "view", "5", "a")])
+    assert layout.places(block) is None
+    layout.learn(lengths_of([("12345", "view", "5", "a"), ("1", "view", "5", "a")]))
+    assert layout.places(block) is not None
+
+
+def test_what_does_not_help_is_left_alone_for_a_while() -> None:
+    layout = taught()
+    good = block_of([line(*row) for row in SEEN])
+    layout.learn(lengths_of(SEEN))  # learned after all: so quotes had to be looked for
+    assert [layout.places(good) is not None for _ in range(BLOCKS_WITHOUT + 1)] == [False] * BLOCKS_WITHOUT + [True]
+
+
+def test_lines_without_values_that_vary_have_the_length_they_had() -> None:
+    layout = Layout([b'{"a":"', b'","b":', b"}"], [1])
+    layout.learn(np.array([[1, 2]]))
+    block = block_of(['{"a":"x","b":12}', '{"a":"y","b":34}'])
+    assert layout.places(block) is not None
+    assert layout.places(block_of(['{"a":"x","b":12}', '{"a":"y","b":345}'])) is None
+
+
+@given(st.lists(st.text("ab", max_size=45), min_size=1, max_size=20))
+@settings(deadline=None)
+def test_the_end_of_a_value_is_found_unless_it_is_far_away(texts: list[str]) -> None:
+    block = block_of([json.dumps(text) + " " * WORD_BYTES for text in texts])
+    found = _distance(block, block.starts + 1, ord('"'))
+    assert [min(len(text), WORDS_MAX * WORD_BYTES) for text in texts] == found.tolist()
