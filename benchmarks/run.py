@@ -65,7 +65,7 @@ class Sizes:
 
 FULL = Sizes(
     generated_rows=120_000_000,
-    rows_per_file=400_000,
+    rows_per_file=700_000,
     runs=3,
     latency_s=45,
     kills=30,

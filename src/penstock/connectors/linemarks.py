@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,7 @@ __all__ = ["Lines", "Marks", "Places", "seldom"]
 
 Places = npt.NDArray[np.int64]
 """Byte positions in a block, or numbers of lines."""
-Marks = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 """Byte positions in a block: a row for each line."""
 
 
@@ -46,13 +45,10 @@ class Lines:
         """How often it occurs. Several times faster than bytes.count."""
         return int(np.count_nonzero(self.chars == ord(char)))
 
-    def every(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """What stands at each place, read as `dtype`."""
-        return np.ndarray((max(len(self.chars) - dtype.itemsize + 1, 0),), dtype, self.block, 0, (1,))
-
-    def lacking(self, text: bytes, at: Places) -> npt.NDArray[np.bool_]:
+    def lacking(self, text: bytes, at: Marks) -> npt.NDArray[np.bool_]:
         """Which of these places have another text."""
-        found = self.every(np.dtype((np.void, len(text))))[at].tobytes()
+        every = np.ndarray((len(self.chars) - len(text) + 1,), np.dtype((np.void, len(text))), self.block, 0, (1,))
+        found = every[at].tobytes()
         if found == text * len(at):  # mostly, and found out by one comparison
             return np.zeros(len(at), bool)
         rows = np.frombuffer(found, np.uint8).reshape(len(at), len(text))
