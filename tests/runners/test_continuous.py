@@ -30,7 +30,7 @@ from penstock.protocol.messages import Barrier, Batch, Stamp, TaskAck
 from penstock.runners.continuous.channel import Credentials, Wires
 from penstock.runners.continuous.control import ControlServer
 from penstock.runners.continuous.wire import ack_json
-from penstock.runners.loop import Queue
+from penstock.runners.queues import Queue
 from penstock.runners.spark.frames import Decoder, control_of, encode_control
 from penstock.schema import to_schema
 

@@ -14,7 +14,8 @@ from penstock.connectors.connector import Chunk, Reader
 from penstock.protocol.messages import Ack, Event, Read, SplitAssigned, SplitEnded, SplitIdle, SplitsAssigned
 from penstock.runners.align import Alignment
 from penstock.runners.cut import StartPoint
-from penstock.runners.loop import Queue, Seat, open_readers
+from penstock.runners.loop import Seat, open_readers
+from penstock.runners.queues import Queue
 from runtime.rig import Collect, hand, one_task, table
 
 S = 1_000_000

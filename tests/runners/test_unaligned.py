@@ -49,8 +49,9 @@ from penstock.runners.continuous.channel import CHANNEL_BYTES, UNDER_WAY
 from penstock.runners.cut import pipeline_facts
 from penstock.runners.inflight import read_rows
 from penstock.runners.local import store_states
-from penstock.runners.loop import ROOM, Queue, Seat
+from penstock.runners.loop import Seat
 from penstock.runners.options import resolve
+from penstock.runners.queues import ROOM, Queue
 from penstock.runners.world import Crash
 from penstock.runtime.assemble import Restored, Site
 from penstock.runtime.task import Task

@@ -40,9 +40,9 @@ from penstock.protocol.messages import (
     Trigger,
     Watermark,
 )
-from penstock.runtime import task as task_module
+from penstock.runtime import dealing
 from penstock.runtime.assemble import Restored
-from penstock.runtime.task import FRAME_BYTES_MAX, Task, input_channels, task_name
+from penstock.runtime.task import Task, input_channels, task_name
 from penstock.state.history import store
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys, owner
 from runtime.rig import NAMES, Collect, Rig, hand, one_task, table
@@ -493,13 +493,13 @@ def test_frames_are_cut_at_the_limit_and_keep_every_row_in_order() -> None:
     rows = [{"k": str(n), "s": "x" * 1024} for n in range(9 * 1024)]
     sent = [m for _, m in sent_batches(wide_plan(), rows)]
     assert len(sent) >= 3
-    assert all(m.bytes <= FRAME_BYTES_MAX for m in sent)
+    assert all(m.bytes <= dealing.FRAME_BYTES_MAX for m in sent)
     assert [k for m in sent for k in m.payload.column("k").to_pylist()] == [row["k"] for row in rows]
     assert sum(m.rows for m in sent) == len(rows)
 
 
 def test_frames_keep_the_limit_however_uneven_rows_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_module, "FRAME_BYTES_MAX", 10_000)
+    monkeypatch.setattr(dealing, "FRAME_BYTES_MAX", 10_000)
     rows = [{"k": str(n), "s": "x" * (8_000 if n < 10 else 1)} for n in range(1000)]
     sent = [m for _, m in sent_batches(wide_plan(), rows)]
     assert max(m.bytes for m in sent) <= 10_000
@@ -507,7 +507,7 @@ def test_frames_keep_the_limit_however_uneven_rows_are(monkeypatch: pytest.Monke
 
 
 def test_a_row_larger_than_a_frame_travels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_module, "FRAME_BYTES_MAX", 1_000)
+    monkeypatch.setattr(dealing, "FRAME_BYTES_MAX", 1_000)
     sent = [m for _, m in sent_batches(wide_plan(), [{"k": "a", "s": "x" * 5_000}, {"k": "b", "s": "y"}])]
     assert [m.rows for m in sent] == [1, 1]
 

@@ -93,6 +93,7 @@ class Accumulators:
         self.results: list[pa.Field] = [aggregate.field(schema, name) for name, aggregate in aggregates]
         self.steps = [_step(name, aggregate, schema, retract) for name, aggregate in aggregates]
         self.fields: list[pa.Field] = [field for step in self.steps for field in step.columns.fields]
+        self._schema = pa.schema(self.fields)
         self._rows = Slot(ROWS, "add" if retract else "count", pa.int64())
         self._retract, self._timed = retract, EVENT_TIME in schema.names
         self._listed = any(isinstance(step.columns, Slots) for step in self.steps)
@@ -152,11 +153,11 @@ class Accumulators:
                 assert segments is not None, "slots need segments"
                 both = [pa.concat_arrays(columns) for columns in zip(left, right, strict=True)]
                 arrays += step.columns.merge(both, segments)
-        fields = list(self.fields)
+        schema = self._schema
         if ROWS in old.schema.names and ROWS in new.schema.names:
-            fields.append(self._rows.field)
+            schema = schema.append(self._rows.field)
             arrays.append(_combined(self._rows, old.column(ROWS), new.column(ROWS), found))
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     @property
     def can_unmerge(self) -> bool:
@@ -166,7 +167,7 @@ class Accumulators:
     def unmerge(self, whole: pa.RecordBatch, part: pa.RecordBatch) -> pa.RecordBatch:
         """What was merged with row i of `part` to give row i of `whole`."""
         arrays = [a for step in self.steps for a in step.columns.unmerge(_columns(whole, step), _columns(part, step))]
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(self.fields))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def finish(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """The result columns of accumulator rows, in the order of the aggregates."""

@@ -159,7 +159,7 @@ def fold(slot: Slot, values: Any) -> Prepared:
 
 def as_slot(found: pa.Array, slot: Slot) -> pa.Array:
     """What came out, in the slot's type."""
-    return found.cast(slot.type)
+    return found if found.type == slot.type else found.cast(slot.type)
 
 
 def _prepared_integers(values: pa.Array) -> tuple[pa.Array, str]:

@@ -2,6 +2,9 @@
 
 Groups come out in the order in which their first rows came, though nobody is promised that. Whoever needs the rows of
 each group, and not only what they fold into, asks for `Segments`.
+
+Where load is low batches are small. What Arrow needs to begin is then more than the whole work, so few rows of plain kinds are
+grouped here: often no key stands twice in them, and every row is its own group.
 """
 
 from __future__ import annotations
@@ -11,15 +14,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.expr.encoded import numbers_of
 from penstock.expr.folds import Slot, as_slot, fold
-from penstock.expr.ordering import groupable
+from penstock.expr.ordering import decoded, groupable
 from penstock.expr.segments import Segments
 
 __all__ = ["Keys", "group", "group_and_list", "keys_of", "one_array", "one_batch"]
 
 Keys = list[tuple[pa.Field, pa.Array]]
+
+FEW_ROWS = 512
+_FOLDS: dict[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 
 
 def keys_of(batch: pa.RecordBatch, names: Sequence[str]) -> Keys:
@@ -29,7 +36,8 @@ def keys_of(batch: pa.RecordBatch, names: Sequence[str]) -> Keys:
 
 def group(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordBatch:
     """Group rows by `keys` and fold each slot's values within each group."""
-    return _group(keys, folds, rows, listed=False)[0]
+    few = _few(keys, folds, rows) if 0 < rows <= FEW_ROWS and keys else None
+    return few if few is not None else _group(keys, folds, rows, listed=False)[0]
 
 
 def group_and_list(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> tuple[pa.RecordBatch, Segments]:
@@ -37,6 +45,39 @@ def group_and_list(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> tupl
     grouped, lists = _group(keys, folds, rows, listed=True)
     assert lists is not None, "rows were asked for"
     return grouped, Segments.of_lists(lists)
+
+
+def _few(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordBatch | None:
+    """What `_group` makes of few rows. None if keys or values are not of the kinds that are told apart and folded easily."""
+    columns = [decoded(column) for _, column in keys]
+    if not all(pa.types.is_integer(column.type) or pa.types.is_string(column.type) for column in columns):
+        return None
+    lists = [column.to_pylist() for column in columns]
+    numbers: dict[Any, int] = {}
+    found = [numbers.setdefault(key, len(numbers)) for key in (zip(*lists) if len(lists) > 1 else lists[0])]
+    alone = len(numbers) == rows
+    order = np.argsort(np.array(found), kind="stable")
+    starts = np.arange(rows) if alone else np.searchsorted(np.array(found)[order], np.arange(len(numbers)))
+    arrays = columns if alone else [column.take(pa.array(order[starts])) for column in columns]
+    counts: pa.Array | None = None
+    for slot, values in folds:
+        if slot.fold == "count" and (values is None or not values.null_count):
+            counts = pa.array(np.diff(starts, append=rows)) if counts is None else counts
+            arrays.append(as_slot(counts, slot))
+            continue
+        prepared, function, _, read = fold(slot, values)
+        if alone:
+            if prepared.null_count and not slot.field.nullable:  # of nothing, a count is 0
+                prepared = pc.fill_null(prepared, 0)
+            if function == "sum" and pa.types.is_floating(prepared.type):  # a sum begins with 0.0, and so is never -0.0
+                prepared = pc.add(prepared, 0.0)
+        else:
+            if prepared.type != pa.int64() or prepared.null_count:
+                return None
+            prepared = pa.array(_FOLDS[function].reduceat(prepared.to_numpy()[order], starts))
+        arrays.append(read(prepared, slot))
+    fields = [field.with_type(array.type) for (field, _), array in zip(keys, arrays)] + [slot.field for slot, _ in folds]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def _group(keys: Keys, folds: list[tuple[Slot, Any]], rows: int, *, listed: bool) -> tuple[pa.RecordBatch, pa.ListArray | None]:

@@ -67,7 +67,7 @@ def sortable(values: pa.Array) -> pa.Array:
 def from_sortable(found: pa.Array, type: pa.DataType) -> pa.Array:
     """What `sortable` was made from."""
     if not pa.types.is_floating(type):
-        return found.cast(type)
+        return found if found.type == type else found.cast(type)
     ordered = pc.fill_null(found, 0).to_numpy(zero_copy_only=False)
     bits = np.where(ordered < 0, ordered ^ np.int64(2**63 - 1), ordered)
     doubles = pa.array(bits.view(np.float64))

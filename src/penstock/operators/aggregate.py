@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from penstock.expr import Accumulators
 from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Errors, Operator, Origin, Out, keep
 from penstock.operators.write import conform
+from penstock.state.columns import key_list
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.table import KeyedTable
 from penstock.state.timers import TimerTable
@@ -25,6 +26,8 @@ WINDOW_COLUMN, ROWS_COLUMN = "__window", "__rows"
 TIME_TYPE = pa.timestamp("us", tz="UTC")
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
+JOINED_ROWS = 1_024
+"""What is sent is one row per key. Whoever joins what was sent (see `runners.queues`) makes batches of this size at most."""
 FAILED = "the input of an aggregate failed"
 
 
@@ -82,19 +85,25 @@ class KeyedAggregate(Operator):
         """
         state_keys = canonical_keys(rows, keys)
         found, old = self._table.get_many(state_keys)
-        fields = [f.name for f in self._accumulators.fields]
-        merged = self._accumulators.combine(old, found, rows.select(fields))
+        merged = self._accumulators.combine(old, found, rows)
         self._table.put_many(state_keys, merged)
         assert self._table.distinct(state_keys), "rows of accumulators have one row per key"
-        whole = pa.RecordBatch.from_arrays([*state_keys.columns, *merged.columns], names=[*keys, *fields])
+        whole = pa.RecordBatch.from_arrays([*state_keys.columns, *merged.columns], names=[*keys, *merged.schema.names])
         return whole, found
 
     def _accumulated(self, batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, list[int]]:
-        """Rows as accumulators, and the numbers of the rows that failed. Partial rows are accumulators already."""
+        """Rows as accumulators, one per key, and the numbers of the rows that failed. Partial rows are accumulators already."""
         if self._partial:
-            return batch, []
+            return self._accumulators.merge(batch, keys) if self._repeated(batch, keys) else batch, []
         rows, bad = self._accumulators.partial(batch, keys)
         return rows, [] if bad is None else np.flatnonzero(bad).tolist()
+
+    def _repeated(self, rows: pa.RecordBatch, keys: Sequence[str]) -> bool:
+        """Whether a key stands in several partial rows. Only small batches are several that were joined."""
+        if rows.num_rows > JOINED_ROWS:
+            return False
+        listed = key_list(rows.select(keys))
+        return len(set(listed)) < len(listed)
 
     def _result(self, merged: pa.RecordBatch) -> tuple[list[pa.Array], list[pa.Array]]:
         """Key columns in the user's types, and result columns."""

@@ -24,7 +24,7 @@ class Write(Operator):
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Write. A row that may be withdrawn says so in a column that the sink can see."""
         names = batch.schema.names
-        if CHANGE_COLUMN not in names:
+        if CHANGE_COLUMN not in names and not set(names).issuperset(self._schema.names):
             batch = batch.append_column(CHANGE_COLUMN, pa.repeat(pa.scalar(1, pa.int8()), batch.num_rows))
         arrays = [conform(batch.column(f.name if f.name in names else CHANGE_COLUMN), f.type) for f in self._schema]
         self._writer.write(pa.RecordBatch.from_arrays(arrays, schema=self._schema))

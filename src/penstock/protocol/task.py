@@ -104,6 +104,10 @@ class TaskCore:
         """Whether every input has ended."""
         return len(self._ended) == len(self._inputs)
 
+    def plain(self, input: int) -> bool:
+        """Whether rows of this input need nothing but to be processed: then it does not matter which of several plain ones they are of."""
+        return input not in self.recording and not self._times[self._edges[input]].is_idle(input)
+
     def handle(self, event: Arrived | Trigger | SourcesEnded | Overdue | Overtook | Aborted) -> tuple[Order, ...]:
         """What to do now that this happened."""
         match event:

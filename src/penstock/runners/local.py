@@ -18,8 +18,9 @@ from penstock.runners.conductor import Conductor, source_of
 from penstock.runners.cut import StartPoint
 from penstock.runners.faults import reach
 from penstock.runners.inflight import read_rows, write_rows
-from penstock.runners.loop import SLICE_S, Loop, Outlet, Queue, Seat, open_readers
+from penstock.runners.loop import SLICE_S, Loop, Seat, open_readers
 from penstock.runners.memory import keep_memory
+from penstock.runners.queues import Outlet, Queue
 from penstock.runners.runner import Runner
 from penstock.runners.world import random_id
 from penstock.runtime.assemble import Site

@@ -17,6 +17,7 @@ event it is working on. A `Loop` holds the seats of one process. No call here bl
 8. An epoch that is overdue does not wait for room. The event under way is finished beyond the mark (up to `ROOM`), since a
    snapshot is taken between events. And where a barrier is in an input's queue it is taken out, ahead of the rows before it.
 9. Rows that were in flight in the snapshot stand at the front of the queues. Until they are gone nothing else is taken from any.
+10. Small batches that wait together, in one queue or in several of one exchange, become one event: see `queues`.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.connectors.connector import Reader
 from penstock.protocol.messages import (
@@ -36,7 +36,6 @@ from penstock.protocol.messages import (
     Ack,
     Action,
     Arrived,
-    Barrier,
     Batch,
     Call,
     CallsDone,
@@ -64,106 +63,13 @@ from penstock.protocol.messages import (
 from penstock.runners import align
 from penstock.runners.calls import Calls, LoopCalls
 from penstock.runners.faults import reach, time_of_day
+from penstock.runners.queues import Outlet, Queue, take_rows
 from penstock.runtime.task import Task
 
-QUEUE_BYTES_MAX = 1024 * 1024
-MARKER_BYTES = 64
-ROOM = 4
-"""How many times its mark an outlet may hold so that a task whose snapshot is overdue can finish the event it is at."""
 SLICE_S = 0.05
 """A round of work that takes longer comes to its end, so that orders and sockets are looked at."""
 PACED_ROWS = 4096
 """A read of fewer rows than this costs more than its rows; see `Seat.poll_every`."""
-
-
-class Outlet(Protocol):
-    """Where a task's messages for one target go."""
-
-    @property
-    def full(self) -> bool:
-        """Whether the task must wait."""
-
-    @property
-    def crammed(self) -> bool:
-        """Whether it must wait even if its snapshot is overdue."""
-
-    def push(self, message: Message) -> None:
-        """Take a message; allowed even when full, since an event may emit several."""
-
-
-class Queue:
-    """A channel within one process: ordered and bounded."""
-
-    __slots__ = ("_barriers", "_bytes", "_messages", "bytes_max", "taken")
-
-    def __init__(self, bytes_max: int = QUEUE_BYTES_MAX) -> None:
-        self._messages: deque[Message] = deque()
-        self._bytes = 0
-        self._barriers = 0
-        self.bytes_max = bytes_max
-        self.taken = 0  # messages, since the beginning
-
-    @property
-    def full(self) -> bool:
-        """Whether the sender must wait."""
-        return self._bytes >= self.bytes_max
-
-    @property
-    def crammed(self) -> bool:
-        """Whether even an overdue sender must wait."""
-        return self._bytes >= self.bytes_max * ROOM
-
-    def push(self, message: Message) -> None:
-        """Add at the end."""
-        self._messages.append(message)
-        self._bytes += size_of(message)
-        self._barriers += isinstance(message, Barrier)
-
-    def pop(self) -> Message:
-        """Take from the front."""
-        message = self._messages.popleft()
-        self._bytes -= size_of(message)
-        self._barriers -= isinstance(message, Barrier)
-        self.taken += 1
-        return message
-
-    def overtake(self, epoch: int) -> list[Message] | None:
-        """Take out the barrier of `epoch`: what waits before it, and stays. None if it is not there.
-
-        Barriers of earlier epochs before it are dropped: those were given up.
-        """
-        if not self._barriers:
-            return None
-        barrier = Barrier(epoch)
-        try:
-            at = self._messages.index(barrier)
-        except ValueError:
-            return None
-        ahead: list[Message] = [message for message in islice(self._messages, at) if not isinstance(message, Barrier)]
-        gone = at + 1 - len(ahead)
-        self._messages = deque([*ahead, *islice(self._messages, at + 1, None)])
-        self._bytes -= gone * MARKER_BYTES
-        self._barriers -= gone
-        self.taken += gone
-        return ahead
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether what is at the front are rows."""
-        return bool(self._messages) and isinstance(self._messages[0], Batch)
-
-    @property
-    def bytes(self) -> int:
-        """How much waits here."""
-        return self._bytes
-
-
-def size_of(message: Message) -> int:
-    """What a message counts against a bound."""
-    return max(message.bytes, MARKER_BYTES) if isinstance(message, Batch) else MARKER_BYTES
 
 
 class SplitReader:
@@ -264,6 +170,11 @@ class Seat:
     def reading(self) -> bool:
         """Whether splits are to be read, now or soon."""
         return self.has_sources and not self.sources_ended and SOURCES not in self._held and self.task.ready
+
+    @property
+    def read_at(self) -> int:
+        """When a split is to be read next; 0 if it is time, or was."""
+        return min((split.poll_at for split in self.splits if not split.ended), default=0)
 
     @property
     def blocked(self) -> bool:
@@ -407,12 +318,23 @@ class Seat:
             number = (self._next_input + turn) % len(self.inputs)
             if self._replaying and not self._replaying[number]:
                 continue
-            if number not in self._held and len(self.inputs[number]) and (ready or not self.inputs[number].has_rows):
+            if number not in self._held and len(self.inputs[number]) and (ready or self.inputs[number].rows is None):
                 self._next_input = number + 1
-                if self._replaying:
-                    self._replaying -= Counter([number])  # forgets those that are at 0
-                return Arrived(number, self.inputs[number].pop())
+                return Arrived(number, self._take(number))
         return self._next_read(now) if ready and self.has_sources and SOURCES not in self._held else None
+
+    def _take(self, number: int) -> Message:
+        """What is at the front of an input; rows with others that wait and may be processed together with them.
+
+        Not while an epoch is under way: its snapshot, taken between two events, should not wait for more than need be.
+        """
+        queue = self.inputs[number]
+        if self._replaying:
+            self._replaying -= Counter([number])  # forgets those that are at 0
+        elif queue.rows is not None and self._overdue_at is None:
+            beside = [self.inputs[other] for other in self.task.beside(number) if other not in self._held]
+            return take_rows([queue, *beside], self.task.rows_joined)
+        return queue.pop()
 
     def _next_read(self, now: int) -> Event | None:
         if self.sources_ended:

@@ -19,8 +19,9 @@ from penstock.runners.calls import SimulatedCalls
 from penstock.runners.conductor import Conductor
 from penstock.runners.cut import StartPoint
 from penstock.runners.local import Local, LocalAttempts
-from penstock.runners.loop import Queue, Seat
+from penstock.runners.loop import Seat
 from penstock.runners.options import Options
+from penstock.runners.queues import Queue
 from penstock.runners.world import World
 from penstock.runtime.task import Task
 

@@ -19,13 +19,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
+from penstock.operators.aggregate import JOINED_ROWS
 from penstock.operators.async_map import Answer, AsyncMap
 from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Origin
 from penstock.operators.time import AssignTime
-from penstock.operators.write import Write, conform
+from penstock.operators.write import Write
 from penstock.plan.logical import AssignTime as AssignTimeNode
 from penstock.plan.physical import Exchange, Link, Stage
 from penstock.protocol.messages import (
@@ -37,7 +37,6 @@ from penstock.protocol.messages import (
     Action,
     AdvanceTime,
     Arrived,
-    Batch,
     Call,
     CallDone,
     CallsDone,
@@ -78,10 +77,8 @@ from penstock.protocol.messages import (
 from penstock.protocol.task import TaskCore
 from penstock.protocol.watermarks import Minimum
 from penstock.runtime.assemble import Site, assemble, op_errors, restored_time
-from penstock.state.keygroups import canonical_keys, groups_of, hash_keys, owner
+from penstock.runtime.dealing import Dealer
 from penstock.state.timers import TimerTable
-
-FRAME_BYTES_MAX = 4 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -127,6 +124,7 @@ class Task:
         self._clocked = {op: operator for op, operator in self._ops.items() if operator.clocked}
         self._labels = {op.id: f"{op.kind} {op.name}" for op in stage.ops}
         self._outs = routes(stage)
+        self._dealer = Dealer(site.index, site.parallelism, site.plan.max_parallelism)
         self._times: dict[int, Minimum[object]] = {
             op.id: Minimum(entrances(stage, op.id), restored_time(op.name, site)) for op in stage.ops
         }
@@ -228,6 +226,18 @@ class Task:
     def rows_max(self) -> int | None:
         """How many rows it wants at a time, if it matters: those that wait for a call wait here, and in snapshots."""
         return max((caller.capacity for caller in self._callers.values()), default=None)
+
+    @property
+    def rows_joined(self) -> int:
+        """How many rows of several messages it may be given as one."""
+        return min(JOINED_ROWS, self.rows_max or JOINED_ROWS)
+
+    def beside(self, input: int) -> list[int]:
+        """The other inputs whose rows, where they wait, may be processed together with those of this one."""
+        if not self._core.plain(input):
+            return []
+        exchange = self.channels[input].exchange
+        return [c.number for c in self.channels if c.exchange == exchange and c.number != input and self._core.plain(c.number)]
 
     def watermark(self) -> int:
         """How far time is here, for people: the least of the stage's operators that have a time."""
@@ -336,32 +346,8 @@ class Task:
             yield from self._send(exchange, rows)
 
     def _send(self, exchange: Exchange, rows: pa.RecordBatch) -> Iterator[Action]:
-        arrays = [conform(rows.column(f.name), f.type) for f in exchange.schema]
-        rows = pa.RecordBatch.from_arrays(arrays, schema=exchange.schema)
-        for target, part in self._parts(exchange, rows):
-            for piece in frames(part):
-                yield Emit(exchange.id, target, Batch(piece, piece.num_rows, piece.nbytes))
-
-    def _parts(self, exchange: Exchange, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The rows for each target task: by key group, order kept."""
-        if exchange.keys is None:
-            yield self.site.index, rows
-            return
-        if not exchange.keys:  # to every task
-            yield from ((target, rows) for target in range(self.site.parallelism))
-            return
-        if self.site.parallelism == 1:
-            yield 0, rows
-            return
-        groups = groups_of(hash_keys(canonical_keys(rows, exchange.keys)), self.site.plan.max_parallelism)
-        owners = owner(groups, self.site.parallelism, self.site.plan.max_parallelism)
-        order = np.argsort(owners.astype(np.int16), kind="stable")  # which numpy sorts by counting
-        bounds = np.searchsorted(owners[order], np.arange(self.site.parallelism + 1))
-        sorted_rows = rows.take(pa.array(order))
-        for target in range(self.site.parallelism):
-            start, stop = int(bounds[target]), int(bounds[target + 1])
-            if stop > start:
-                yield target, sorted_rows.slice(start, stop - start)
+        for target, message in self._dealer.deal(exchange, rows):
+            yield Emit(exchange.id, target, message)
 
     def _send_all(self, exchange: Exchange, message: Message) -> Iterator[Action]:
         for target in [self.site.index] if exchange.keys is None else range(self.site.parallelism):
@@ -544,16 +530,6 @@ class Task:
 def column_texts(schema: pa.Schema) -> list[list[Any]]:
     """The columns of an exchange, for comparing them across restarts."""
     return [[field.name, str(field.type), field.nullable] for field in schema]
-
-
-def frames(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows in pieces of at most FRAME_BYTES_MAX, however uneven they are; a row that is larger travels alone."""
-    if rows.nbytes <= FRAME_BYTES_MAX or rows.num_rows == 1:
-        yield rows
-        return
-    half = rows.num_rows // 2
-    yield from frames(rows.slice(0, half))
-    yield from frames(rows.slice(half))
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,6 +254,8 @@ class KeyedTable:
         """Whether no key occurs twice, of keys that were put. Cheap for those that were put last."""
         slots = self._ask(keys, None).slots
         assert (slots >= 0).all(), "a key that was not put"
+        if len(slots) <= _FEW:
+            return len(set(slots.tolist())) == len(slots)
         rows = np.arange(len(slots), dtype=np.int32)
         self._row[slots] = rows  # of rows with the same slot the last stays, and the others find it there
         return bool((self._row[slots] == rows).all())

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import logging
+import select
 import selectors
 import socket
 import struct
@@ -33,7 +34,7 @@ import pyarrow as pa
 
 from penstock.errors import DecodeError
 from penstock.protocol.messages import Message, Stamp
-from penstock.runners.loop import ROOM, Queue, size_of
+from penstock.runners.queues import ROOM, Queue, size_of
 from penstock.runners.spark.frames import (
     FRAME_BYTES_MAX,
     HELLO_BYTES_MAX,
@@ -55,6 +56,8 @@ TAKEN = struct.Struct("<Q")  # what a receiver says: messages taken so far
 WORD = 8  # it says so whenever this part of the mark was taken
 GREETING_S = 5.0  # how long a stranger may take to say who it is
 STRANGERS_MAX = 256
+EXACT_S = 0.01  # in shorter waits a part of a millisecond matters
+SELECT_MAX = 1024  # of the descriptors that `select` takes
 
 Channel = tuple[int, int, int]
 """(exchange, source task, target task)."""
@@ -284,6 +287,8 @@ class Wires:
         self.refused = 0
         self._credentials, self._bytes_max = credentials, bytes_max
         self._selector = selectors.DefaultSelector()
+        epoll = self._selector.fileno() if isinstance(self._selector, selectors.EpollSelector) else SELECT_MAX
+        self._epoll = epoll if epoll < SELECT_MAX else None
         self._awaited: dict[Channel, Awaited] = {}
         self._inbound: list[Inbound] = []
         self._outbound: list[Outbound] = []
@@ -338,6 +343,9 @@ class Wires:
         for inbound in self._inbound:
             inbound.attend()
         moved = False
+        if 0 < timeout_s < EXACT_S and self._epoll is not None:
+            select.select([self._epoll], [], [], timeout_s)  # epoll itself waits for whole milliseconds
+            timeout_s = 0
         for key, events in self._selector.select(timeout_s):
             moved = True
             match key.data:

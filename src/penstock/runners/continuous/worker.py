@@ -43,8 +43,9 @@ from penstock.runners.continuous.wire import ack_json, stamp_json
 from penstock.runners.cut import StartPoint
 from penstock.runners.inflight import read_rows
 from penstock.runners.local import describe, store_states
-from penstock.runners.loop import SLICE_S, Loop, Outlet, Queue, Seat, open_readers
+from penstock.runners.loop import SLICE_S, Loop, Seat, open_readers
 from penstock.runners.memory import keep_memory
+from penstock.runners.queues import Outlet, Queue
 from penstock.runners.spark.ship import identity
 from penstock.runtime.assemble import Site
 from penstock.runtime.task import Task, task_name
@@ -60,6 +61,7 @@ COLLECT_IDLE_S = 10.0
 ABOUT_S = 0.25
 ALIGN_S = 0.05  # how often groups of splits are told about: a split that waits for others waits that much too long
 QUIET_ROUNDS = 50
+NAP_MIN_S = 0.0001
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,9 +305,12 @@ class Worker:
         times = [at for seat in self.loop.seats for at in (seat.task.wake_at, seat.overdue_at) if at is not None]
         due = min(times, default=None)
         nap = 0.1 if due is None else min(max((due - now_us()) / 1e6, 0.001), 0.1)
-        if not any(seat.reading and not seat.blocked for seat in self.loop.seats):
+        reading = [seat.read_at for seat in self.loop.seats if seat.reading and not seat.blocked]
+        if not reading:
             return nap
-        return min(nap, 0.001 if quiet < QUIET_ROUNDS else max(0.001, self.spec.latency / 1e6))
+        if quiet >= QUIET_ROUNDS:
+            return min(nap, max(0.001, self.spec.latency / 1e6))
+        return min(nap, max((min(reading) - now_us()) / 1e6, NAP_MIN_S))
 
     def _take_orders(self) -> None:
         while self._stored:

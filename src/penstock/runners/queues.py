@@ -1,0 +1,132 @@
+"""Channels within one process, and what is taken from them at a time.
+
+Where load is low, or most rows were folded into a few before the exchange, messages are small, and what each costs on its way through
+a task is more than what its rows cost. So rows that wait together are taken together: a batch is cut wherever it pleases, and merging
+batches never changes a result.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.protocol.messages import Barrier, Batch, Message
+
+__all__ = ["ROOM", "Outlet", "Queue", "size_of", "take_rows"]
+
+QUEUE_BYTES_MAX = 1024 * 1024
+MARKER_BYTES = 64
+ROOM = 4
+"""How many times its mark an outlet may hold so that a task whose snapshot is overdue can finish the event it is at."""
+
+
+class Outlet(Protocol):
+    """Where a task's messages for one target go."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the task must wait."""
+
+    @property
+    def crammed(self) -> bool:
+        """Whether it must wait even if its snapshot is overdue."""
+
+    def push(self, message: Message) -> None:
+        """Take a message; allowed even when full, since an event may emit several."""
+
+
+class Queue:
+    """A channel within one process: ordered and bounded."""
+
+    __slots__ = ("_barriers", "_bytes", "_messages", "bytes_max", "taken")
+
+    def __init__(self, bytes_max: int = QUEUE_BYTES_MAX) -> None:
+        self._messages: deque[Message] = deque()
+        self._bytes = 0
+        self._barriers = 0
+        self.bytes_max = bytes_max
+        self.taken = 0  # messages, since the beginning
+
+    @property
+    def full(self) -> bool:
+        """Whether the sender must wait."""
+        return self._bytes >= self.bytes_max
+
+    @property
+    def crammed(self) -> bool:
+        """Whether even an overdue sender must wait."""
+        return self._bytes >= self.bytes_max * ROOM
+
+    def push(self, message: Message) -> None:
+        """Add at the end."""
+        self._messages.append(message)
+        self._bytes += size_of(message)
+        self._barriers += isinstance(message, Barrier)
+
+    def pop(self) -> Message:
+        """Take from the front."""
+        message = self._messages.popleft()
+        self._bytes -= size_of(message)
+        self._barriers -= isinstance(message, Barrier)
+        self.taken += 1
+        return message
+
+    def overtake(self, epoch: int) -> list[Message] | None:
+        """Take out the barrier of `epoch`: what waits before it, and stays. None if it is not there.
+
+        Barriers of earlier epochs before it are dropped: those were given up.
+        """
+        if not self._barriers:
+            return None
+        barrier = Barrier(epoch)
+        try:
+            at = self._messages.index(barrier)
+        except ValueError:
+            return None
+        ahead: list[Message] = [message for message in islice(self._messages, at) if not isinstance(message, Barrier)]
+        gone = at + 1 - len(ahead)
+        self._messages = deque([*ahead, *islice(self._messages, at + 1, None)])
+        self._bytes -= gone * MARKER_BYTES
+        self._barriers -= gone
+        self.taken += gone
+        return ahead
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows are at the front; None if there is nothing, or no rows."""
+        front = self._messages[0] if self._messages else None
+        return front.rows if isinstance(front, Batch) else None
+
+    @property
+    def bytes(self) -> int:
+        """How much waits here."""
+        return self._bytes
+
+
+def size_of(message: Message) -> int:
+    """What a message counts against a bound."""
+    return max(message.bytes, MARKER_BYTES) if isinstance(message, Batch) else MARKER_BYTES
+
+
+def take_rows(queues: Sequence[Queue], rows_max: int) -> Batch:
+    """The rows at the front of the first queue, and as many as fit of those that wait behind them and in the other queues."""
+    taken: list[Batch] = []
+    room = rows_max
+    for queue in queues:
+        while (rows := queue.rows) is not None and (rows <= room or not taken):
+            message = queue.pop()
+            assert isinstance(message, Batch), "rows are a batch"
+            taken.append(message)
+            room -= rows
+    assert taken, "there are rows in the first queue"
+    if len(taken) == 1:
+        return taken[0]
+    payload = pa.concat_batches([message.payload for message in taken])
+    return Batch(payload, payload.num_rows, sum(message.bytes for message in taken))
