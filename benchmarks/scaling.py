@@ -2,7 +2,8 @@
 
     python -m benchmarks.run --case scaling
 
-1. **parallelism**: ad counts of generated events in one task and in two, beside Flink. Two should be twice as fast.
+1. **parallelism**: ad counts of generated events in one task and in two, beside Flink; also with a Python function per event, where next to
+   nothing but the function takes time. Two should be twice as fast.
 2. **keys**: a count per key, the same number of rows over a thousand to ten million keys. Rows should cost the same; where a batch
    has a key many times, they are counted in front of the exchange and cost less, and the updates per row tell.
 3. **batch**: the same, with sources that hand out fewer rows at a time.
@@ -31,6 +32,7 @@ from benchmarks.scattered import Scattered
 from benchmarks.state import FILL_KEYS, Stored, summary, wrong_total
 from benchmarks.workload import Input
 from penstock.checkpoints.storage import open_store
+from penstock.connectors.connector import Source
 from penstock.runners.runner import Runner
 
 PARTS = ("parallelism", "keys", "batch", "channels", "state")
@@ -50,8 +52,7 @@ def run(part: str, *, runs: int, scale: float) -> dict[str, Any]:
     """One curve; `scale`: how many of the rows. There are no more keys than rows."""
     match part:
         case "parallelism":
-            rows = int(32_000_000 * scale)
-            return curve((point for system in SYSTEMS for point in parallelism(system, rows, runs)), compared="")
+            return curve((point for system in SYSTEMS for point in parallelism(system, scale, runs)), compared="")
         case "keys":
             return curve(keys(int(20_000_000 * scale), runs, tasks_on(systems.PARALLELISM)))
         case "batch":
@@ -84,20 +85,27 @@ def tasks_on(slots: int) -> MakeRunner:
 
 def continuous(rows: int, tasks: int, runs: int) -> list[Run]:
     """Ad counts in so many tasks."""
-    return warm_runs(pen.Continuous(systems.session(), parallelism=tasks, snapshot_every=systems.SNAPSHOT_EVERY), rows, runs)
+    runner = pen.Continuous(systems.session(), parallelism=tasks, snapshot_every=systems.SNAPSHOT_EVERY)
+    return warm_runs(runner, workload.ad_counts, rows, runs)
+
+
+def functions(rows: int, tasks: int, runs: int) -> list[Run]:
+    """The same counts, with a Python function that is called for every event."""
+    runner = pen.Continuous(systems.session(), parallelism=tasks, snapshot_every=systems.SNAPSHOT_EVERY)
+    return warm_runs(runner, workload.ad_counts_by_function, rows, runs)
 
 
 def microbatch(rows: int, tasks: int, runs: int) -> list[Run]:
     """The same, in as many epochs whatever the number of tasks."""
     per_epoch = rows // systems.BATCHES // tasks + 1
     runner = pen.MicroBatch(systems.session(), parallelism=tasks, rows_per_epoch=per_epoch, snapshot_every="10ms")
-    return warm_runs(runner, rows, runs)
+    return warm_runs(runner, workload.ad_counts, rows, runs)
 
 
-def warm_runs(runner: Runner, rows: int, runs: int) -> list[Run]:
+def warm_runs(runner: Runner, job: Callable[[Source], pen.Pipeline], rows: int, runs: int) -> list[Run]:
     """Several runs, after one that warms up."""
     counts = (rows // 4, *[rows] * runs)
-    return [systems.run_penstock(runner, workload.ad_counts(workload.generated(count)), count) for count in counts][1:]
+    return [systems.run_penstock(runner, job(workload.generated(count)), count) for count in counts][1:]
 
 
 def flink(rows: int, tasks: int, runs: int) -> list[Run]:
@@ -108,14 +116,21 @@ def flink(rows: int, tasks: int, runs: int) -> list[Run]:
     )
 
 
-SYSTEMS = {"Penstock Continuous": continuous, "Penstock MicroBatch": microbatch, "Flink": flink}
+SYSTEMS: dict[str, tuple[Callable[[int, int, int], list[Run]], int]] = {
+    "Penstock Continuous": (continuous, 100_000_000),
+    "Penstock Continuous, a Python function per event": (functions, 12_000_000),
+    "Penstock MicroBatch": (microbatch, 32_000_000),
+    "Flink": (flink, 64_000_000),
+}
+"""What runs each, and how many rows take some seconds."""
 
 
-def parallelism(system: str, rows: int, runs: int) -> Iterator[Point]:
+def parallelism(system: str, scale: float, runs: int) -> Iterator[Point]:
     """One task and two."""
+    run_tasks, rows = SYSTEMS[system]
     alone: dict[str, float] = {}
     for tasks in (1, 2):
-        found = SYSTEMS[system](rows, tasks, runs)
+        found = run_tasks(int(rows * scale), tasks, runs)
         rate = {what: statistics.median(getattr(each, what) for each in found) for what in ("whole", "steady")}
         alone = alone or rate
         yield {

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.expr import ROWS, Accumulators, SumOverflow, col, count
+from penstock.expr import ROWS, Accumulators, SumOverflow, col, count, grouping
 
 SCHEMA = pa.schema(
     {
@@ -72,3 +72,20 @@ def test_a_sum_that_does_not_fit_says_so() -> None:
     half = pa.record_batch({"total.sum": pa.array([2**62])})
     with pytest.raises(SumOverflow, match="total"):
         acc.combine(half, np.array([True]), half)
+
+
+@given(rows, st.sampled_from([["k"], ["k", "s"], ["s"]]), st.booleans())
+def test_few_rows_are_grouped_like_many(found: list[dict[str, Any]], keys: list[str], encoded: bool) -> None:
+    batch = pa.RecordBatch.from_pylist(found, schema=SCHEMA)
+    if encoded:
+        place = SCHEMA.get_field_index("s")
+        batch = batch.set_column(place, "s", batch.column("s").dictionary_encode())
+    acc = Accumulators(ALL, SCHEMA)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouping, "FEW_ROWS", 0)
+        many, _ = acc.partial(batch, keys)
+    few, _ = acc.partial(batch, keys)
+    assert few.schema == many.schema
+    assert sorted(map(repr, few.to_pylist())) == sorted(
+        map(repr, many.to_pylist())
+    )  # NaN is not equal to itself, and -0.0 is not 0.0
