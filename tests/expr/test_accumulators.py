@@ -89,3 +89,25 @@ def test_few_rows_are_grouped_like_many(found: list[dict[str, Any]], keys: list[
     assert sorted(map(repr, few.to_pylist())) == sorted(
         map(repr, many.to_pylist())
     )  # NaN is not equal to itself, and -0.0 is not 0.0
+
+
+@given(
+    st.lists(st.tuples(st.integers(-3, 3), st.sampled_from("abc"), st.sampled_from([0, 10**7])), min_size=1, max_size=40),
+    st.sampled_from([["k"], ["k", "s"], ["s"], ["k", "s", "w"], ["w"]]),
+    st.sampled_from([pa.int8(), pa.int64(), pa.uint8()]),
+    st.booleans(),
+)
+def test_rows_that_are_only_counted_are_grouped_alike(
+    found: list[Any], keys: list[str], kind: pa.DataType, encoded: bool
+) -> None:
+    k, s, w = (list(column) for column in zip(*found))
+    texts = pa.array(s).dictionary_encode() if encoded else pa.array(s)
+    batch = pa.record_batch({"k": pa.array([abs(n) if kind == pa.uint8() else n for n in k], kind), "s": texts, "w": pa.array(w)})
+    acc = Accumulators([("n", count()), ("m", col("w").count())], batch.schema)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouping, "FEW_ROWS", 0)
+        short, _ = acc.partial(batch, keys)
+        patch.setattr(grouping, "SMALL_RANGE", 0)
+        by_arrow, _ = acc.partial(batch, keys)
+    assert short.schema == by_arrow.schema
+    assert sorted(map(repr, short.to_pylist())) == sorted(map(repr, by_arrow.to_pylist()))

@@ -4,12 +4,14 @@ Groups come out in the order in which their first rows came, though nobody is pr
 each group, and not only what they fold into, asks for `Segments`.
 
 Where load is low batches are small. What Arrow needs to begin is then more than the whole work, so few rows of plain kinds are
-grouped here: often no key stands twice in them, and every row is its own group.
+grouped here: often no key stands twice in them, and every row is its own group. And where rows are only counted, by keys that are
+numbers in a small range (or in a dictionary), numpy counts them several times faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ __all__ = ["Keys", "group", "group_and_list", "keys_of", "one_array", "one_batch
 Keys = list[tuple[pa.Field, pa.Array]]
 
 FEW_ROWS = 512
+SMALL_RANGE = 1 << 16
 _FOLDS: dict[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 
 
@@ -36,8 +39,12 @@ def keys_of(batch: pa.RecordBatch, names: Sequence[str]) -> Keys:
 
 def group(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordBatch:
     """Group rows by `keys` and fold each slot's values within each group."""
-    few = _few(keys, folds, rows) if 0 < rows <= FEW_ROWS and keys else None
-    return few if few is not None else _group(keys, folds, rows, listed=False)[0]
+    short = None
+    if keys and rows:
+        short = _counted(keys, folds, rows)
+        if short is None and rows <= FEW_ROWS:
+            short = _few(keys, folds, rows)
+    return short if short is not None else _group(keys, folds, rows, listed=False)[0]
 
 
 def group_and_list(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> tuple[pa.RecordBatch, Segments]:
@@ -78,6 +85,54 @@ def _few(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordBatch
         arrays.append(read(prepared, slot))
     fields = [field.with_type(array.type) for (field, _), array in zip(keys, arrays)] + [slot.field for slot, _ in folds]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _counted(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordBatch | None:
+    """What `_group` makes of rows that are only counted, by keys that are numbers in a small range. None if they are not."""
+    if any(slot.fold != "count" or (values is not None and values.null_count) for slot, values in folds):
+        return None
+    ranges = []
+    size = 1
+    for _, column in keys:
+        found = _range(column)
+        if found is None or (size := size * found.span) > SMALL_RANGE:
+            return None
+        ranges.append(found)
+    codes = np.zeros(rows, np.int64)
+    for each in ranges:
+        if each.span > 1:  # as it is not for the windows of most batches
+            codes = codes * each.span + (each.numbers - each.low)
+    counts = np.bincount(codes)
+    there = np.flatnonzero(counts)
+    arrays: list[pa.Array] = []
+    left = there
+    for each in reversed(ranges):
+        arrays.insert(0, each.value(left % each.span))
+        left = left // each.span
+    counted = pa.array(counts[there])
+    fields = [field.with_type(array.type) for (field, _), array in zip(keys, arrays)] + [slot.field for slot, _ in folds]
+    return pa.RecordBatch.from_arrays([*arrays, *(as_slot(counted, slot) for slot, _ in folds)], schema=pa.schema(fields))
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """A key column as numbers from `low` on, `span` of them, and what each stands for."""
+
+    numbers: np.ndarray[Any, Any]
+    low: int
+    span: int
+    value: Callable[[np.ndarray[Any, Any]], pa.Array]
+
+
+def _range(column: pa.Array) -> _Range | None:
+    if pa.types.is_dictionary(column.type):
+        found = None if column.null_count else numbers_of(column)
+        return None if found is None else _Range(found[0].to_numpy(), 0, len(found[1]), lambda at: found[1].take(pa.array(at)))
+    if not pa.types.is_signed_integer(column.type) or column.null_count:
+        return None
+    numbers = column.to_numpy()
+    low, high = int(numbers.min()), int(numbers.max())
+    return _Range(numbers, low, high - low + 1, lambda at: pa.array(at + low).cast(column.type))
 
 
 def _group(keys: Keys, folds: list[tuple[Slot, Any]], rows: int, *, listed: bool) -> tuple[pa.RecordBatch, pa.ListArray | None]:

@@ -72,6 +72,7 @@ from penstock.runners.calls import LoopCalls
 from penstock.runners.faults import reach
 from penstock.runners.inflight import read_rows
 from penstock.runners.local import describe, store_states
+from penstock.runners.loop import ROWS_MAX
 from penstock.runners.memory import keep_memory
 from penstock.runners.spark import frames
 from penstock.runners.world import random_id
@@ -86,7 +87,6 @@ SCHEMA = pa.schema([("target", pa.int32()), ("channel", pa.int32()), ("seq", pa.
 REPORTS = -1  # the channel of what tasks tell the driver
 FAILURES = -2  # reports that end the epoch: sent to every partition
 OUTBOX_BYTES = 4 * 1024 * 1024  # handed to Spark at a time
-CHUNK_ROWS = 65_536
 READ_BYTES_MAX = 256 * 1024 * 1024  # decoded rows of one task in one epoch: deeper levels hold an epoch's input in memory
 
 
@@ -518,7 +518,7 @@ class EpochTask:
                 turns.append(split)
                 waiting += 1
                 continue
-            rows_max = min(CHUNK_ROWS if split.group is None else align.ROWS_MAX, self._task.rows_max or CHUNK_ROWS)
+            rows_max = min(ROWS_MAX if split.group is None else align.ROWS_MAX, self._task.rows_max or ROWS_MAX)
             chunk = split.reader.poll(min(rows_max, order.rows_max - self._rows))
             if chunk is None or (chunk.batch is None and not chunk.bad and not chunk.ended):
                 continue
