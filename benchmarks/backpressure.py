@@ -3,12 +3,13 @@
     python -m benchmarks.run --case backpressure
 
 1. With a sink that only notes what it is given, the pipeline shows how many rows a second the source can give.
-2. Then the sink sleeps for every row, as long as makes it a hundred times slower. The channels are full at once and stay full, with
-   seconds of work in them. Once snapshots may be taken with the rows in flight (`unaligned_after`), and once they wait for them.
+2. Then the sink sleeps for every row, as long as makes it a hundred times slower. All channels are full, with seconds of work in
+   them. Once snapshots may be taken with the rows in flight (`unaligned_after`), and once they wait for them.
 
-The aim is a checkpoint within two intervals, and memory that does not grow. A job is stopped in the end, so that what is in the
-channels is written too, and its last snapshot is waited for. That one is aligned by design and not counted: counted are those that
-were triggered before.
+The aim is a checkpoint within two intervals, and memory that does not grow. A worker reads about as often as it writes, so a slow
+sink fills the channels slowly, too; therefore it is three times as fast in the first seconds, which are not counted. In the end the
+job is stopped: what is in the channels is written, and the last snapshot waits for it. That one is aligned by design and not counted
+either. Counted are checkpoints that were triggered between the two.
 
 The source hands out `PIECE` rows at a time, so that a call of the slow sink takes a fraction of a second: no call is interrupted by a
 snapshot. A key is in a piece once, so every row becomes an update, and row i must be committed exactly once, as number i of its split
@@ -19,7 +20,9 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +46,8 @@ INTERVAL_S = 1.0
 INTERVALS_MAX = 2  # the aim: from one checkpoint to the next
 UNALIGNED_AFTER = "200ms"
 FAST_S = 3.0
+FILL_S = 3.0
+FILL_FASTER = 3
 LOOK_S = 0.005
 SCHEMA = pa.schema([pa.field("key", pa.int64(), nullable=False), pa.field("number", pa.int64(), nullable=False)])
 
@@ -79,10 +84,14 @@ class FloodReader(Reader):
 
 @dataclass(frozen=True)
 class Slow(Sink):
-    """Takes updates (key, n, number), each in `row_s` seconds, and notes their numbers: files of committed epochs."""
+    """Takes updates (key, n, number), each in `row_s` seconds, and notes their numbers: files of committed epochs.
+
+    For `fill_s` from its first row on it is `FILL_FASTER` times as fast.
+    """
 
     folder: Path
     row_s: float
+    fill_s: float
     name: str = "slow"
     accepts: frozenset[str] = frozenset({"update"})
 
@@ -98,26 +107,36 @@ class SlowWriter(Writer):
 
     def __init__(self, sink: Slow, uid: str) -> None:
         self.sink, self.uid = sink, uid
+        self.slow_at = 0.0
         self.written: list[npt.NDArray[np.int64]] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         number, n = (batch.column(name).to_numpy() for name in ("number", "n"))
         self.written.append(np.where(n == number // KEYS + 1, number, -1))
-        time.sleep(batch.num_rows * self.sink.row_s)
+        self.slow_at = self.slow_at or time.monotonic() + self.sink.fill_s
+        faster = FILL_FASTER if time.monotonic() < self.slow_at else 1
+        time.sleep(batch.num_rows * self.sink.row_s / faster)
 
     def prepare(self, epoch: int) -> list[str]:
         if not self.written:
             return []
-        name = f"{self.uid}-{epoch}.i64"
+        name = f"{epoch}-{self.uid}.i64"
         np.concatenate(self.written).tofile(self.sink.folder / f".{name}")
         self.written = []
         return [name]
 
 
-def wrong_rows(folder: Path, manifest: Any) -> str:
+def committed(folder: Path) -> dict[int, npt.NDArray[np.int64]]:
+    """The numbers of the rows that each epoch committed."""
+    found: dict[int, list[npt.NDArray[np.int64]]] = {}
+    for file in folder.glob("[!.]*.i64"):
+        found.setdefault(int(file.name.partition("-")[0]), []).append(np.fromfile(file, np.int64))
+    return {epoch: np.concatenate(numbers) for epoch, numbers in found.items()}
+
+
+def wrong_rows(committed: Iterable[npt.NDArray[np.int64]], read: Iterable[npt.NDArray[np.int64]]) -> str:
     """What is wrong with the rows that were committed, in words; empty if each that was read is there once."""
-    found = np.sort(np.concatenate([np.fromfile(file, np.int64) for file in folder.glob("[!.]*.i64")]))
-    wanted = np.sort(np.concatenate(list(rows_of(manifest))))
+    found, wanted = (np.sort(np.concatenate(list(numbers))) for numbers in (committed, read))
     if np.array_equal(found, wanted):
         return ""
     missing, twice = len(np.setdiff1d(wanted, found)), len(found) - len(np.unique(found))
@@ -146,74 +165,74 @@ class Seen:
         if server is not None and (not self.memory or now - self.memory[-1][0] >= processes.EVERY_S):
             self.memory.append((now, sum(map(processes.memory_of, server.processes()))))
 
-    def summary(self, began: float, stopped: float) -> dict[str, Any]:
-        """Of the checkpoints that were triggered between the two moments. The first is counted from the beginning."""
-        counted = [epoch for epoch in self.published if self.triggered[epoch] < stopped]
-        moments = [began, *(self.published[epoch] for epoch in counted)]
-        took = [self.published[epoch] - self.triggered[epoch] for epoch in counted]
+    def summary(self, began: float, stopped: float, rows: Mapping[int, int]) -> dict[str, Any]:
+        """Of the checkpoints that were triggered between the two moments; `rows` are those that each epoch committed."""
+        epochs = list(self.published)
+        counted = [epoch for epoch in epochs if began <= self.triggered[epoch] < stopped]
+        before = {epoch: self.published[earlier] for earlier, epoch in pairwise(epochs)}
+        first, last = counted[0], epochs[-1]
+        written = sum(count for epoch, count in rows.items() if epoch > first)
         quarter = (stopped - began) / 4
-        second, last = (
-            float(np.median([held for at, held in self.memory if first <= at - began <= first + quarter]))
-            for first in (quarter, 3 * quarter)
+        second, fourth = (
+            float(np.median([held for at, held in self.memory if start <= at - began <= start + quarter]))
+            for start in (quarter, 3 * quarter)
         )
         return {
+            "rate": round(written / (self.published[last] - self.published[first])),
             "checkpoints": len(counted),
-            "gaps_s": np.diff(moments).round(3).tolist(),
-            "took_s": np.round(took, 3).tolist(),
-            "in_flight_bytes": max((self.in_flight[epoch] for epoch in counted), default=0),
+            "gaps_s": [round(self.published[epoch] - before[epoch], 3) for epoch in counted],
+            "took_s": [round(self.published[epoch] - self.triggered[epoch], 3) for epoch in counted],
+            "in_flight_bytes": max(self.in_flight[epoch] for epoch in counted),
             "memory": max(held for _, held in self.memory),
-            "memory_growth": round(last - second),
+            "memory_growth": round(fourth - second),
         }
 
 
-def measured(name: str, row_s: float, seconds: float, unaligned_after: str, spark: Any) -> dict[str, Any]:
-    """The job with one sink: for so many seconds once its workers are there, and until what was read is written."""
+def measured(name: str, row_s: float, seconds: float, unaligned_after: str, spark: Any, fill_s: float = FILL_S) -> dict[str, Any]:
+    """The job with one sink: for so many seconds once channels are full, and until what was read is written."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
         counts = pen.Pipeline("backpressure").read(Flood()).key_by("key")
-        pipeline = counts.aggregate(n=count(), number=col("number").max(), name="counts").write(Slow(Path(scratch), row_s))
+        pipeline = counts.aggregate(n=count(), number=col("number").max(), name="counts").write(
+            Slow(Path(scratch), row_s, fill_s)
+        )
         every = f"{INTERVAL_S * 1000:.0f}ms"
         runner = pen.Continuous(spark, parallelism=PARALLELISM, snapshot_every=every, unaligned_after=unaligned_after)
         job = pipeline.start(runner)
         try:
-            began = wait_for(lambda: (server := server_of(job)) is not None and server.complete, "the workers")
+            wait_for(lambda: (server := server_of(job)) is not None and server.complete, "the workers")
             seen = Seen()
             with processes.looking(lambda: seen.look(job), LOOK_S):
+                time.sleep(fill_s)
+                wait_for(lambda: len(seen.published) > 0, "the first checkpoint")
+                began = time.perf_counter()
                 time.sleep(seconds)
                 stopped = time.perf_counter()
                 job.stop(timeout=f"{WAIT_S:.0f}s")
         finally:
             if not job.done:
                 job.cancel()
-        found = seen.summary(began, stopped)
-        note = wrong_rows(Path(scratch), job.conductor.manifest)
-        rows = sum(map(len, rows_of(job.conductor.manifest)))
+        epochs = committed(Path(scratch))
+    found = seen.summary(began, stopped, {epoch: len(numbers) for epoch, numbers in epochs.items()})
+    note = wrong_rows(epochs.values(), rows_of(job.conductor.manifest))
     if row_s and unaligned_after != "never" and not found["in_flight_bytes"]:
-        note += " no checkpoint has rows in flight: they kept none, and this proves nothing"
+        note += " no checkpoint has rows in flight: nothing was in its way, and this proves nothing"
     if job.status().restarts:
         note += f" the job was restarted: {job.status().restarts} times"
-    return {
-        "name": name,
-        "rate": round(rows / (max(seen.published.values()) - began)),
-        "rows": rows,
-        "note": note.strip(),
-        **found,
-    }
+    return {"name": name, "row_s": row_s, "rows": sum(map(len, epochs.values())), "note": note.strip(), **found}
 
 
-def run(seconds: float, spark: Any = None) -> dict[str, Any]:
-    """A fast sink, then a slow one in both ways."""
+def run(seconds: float, *, aligned_too: bool, spark: Any = None) -> dict[str, Any]:
+    """A sink that keeps up, then a slow one; beside it, if wanted, the same with aligned snapshots only."""
     spark = spark or session()
-    fast = measured("a sink that keeps up", 0.0, FAST_S, "never", spark)
+    fast = measured("a sink that keeps up", 0.0, FAST_S, "never", spark, fill_s=0)
     row_s = FACTOR * PARALLELISM / fast["rate"]  # every task has a sink of its own
-    slow = [
-        measured(f"{FACTOR} times slower, {words}", row_s, seconds, after, spark)
-        for words, after in ((f"unaligned after {UNALIGNED_AFTER}", UNALIGNED_AFTER), ("aligned only", "never"))
-    ]
+    ways = {f"unaligned after {UNALIGNED_AFTER}": UNALIGNED_AFTER, **({"aligned only": "never"} if aligned_too else {})}
+    slow = [measured(f"{FACTOR} times slower, {way}", row_s, seconds, after, spark) for way, after in ways.items()]
     points = [
         {**each, "cost": float(np.median(each["gaps_s"])), "figures": figures(each, fast["rate"])} for each in (fast, *slow)
     ]
     note = "; ".join(f"{each['name']}: {each['note']}" for each in points if each["note"])
-    return {"row_s": row_s, "points": points, "verified": not note, "note": note}
+    return {"points": points, "verified": not note, "note": note}
 
 
 def figures(found: dict[str, Any], fast: float) -> dict[str, str]:
@@ -229,7 +248,7 @@ def figures(found: dict[str, Any], fast: float) -> dict[str, str]:
         "from trigger to published: p50, most": seconds_of(took, (50, 100)),
         "rows in flight, at most": f"{found['in_flight_bytes'] / 2**20:.1f} MiB",
         "memory of the workers": f"{found['memory'] / 2**20:,.0f} MiB",
-        "its growth": f"{found['memory_growth'] / 2**20:+.1f} MiB",
+        "its growth": f"{found['memory_growth'] / 2**20:+.1f} MiB" if found["row_s"] else "-",
     }
 
 

@@ -59,6 +59,7 @@ class Sizes:
     latency_s: float
     kills: int
     backpressure_s: float
+    backpressure_aligned: bool
     scaling_scale: float
     windows_scale: float
     state_scale: float
@@ -71,7 +72,8 @@ FULL = Sizes(
     runs=3,
     latency_s=45,
     kills=30,
-    backpressure_s=20,
+    backpressure_s=16,
+    backpressure_aligned=True,
     scaling_scale=1.0,
     windows_scale=1.0,
     state_scale=1.0,
@@ -84,6 +86,7 @@ QUICK = Sizes(
     latency_s=9,
     kills=3,
     backpressure_s=4,
+    backpressure_aligned=False,
     scaling_scale=0.1,
     windows_scale=0.1,
     state_scale=0.1,
@@ -182,7 +185,7 @@ def one(case: str, system: str, sizes: Sizes, scratch: Path) -> dict[str, Any]:
     if case == "recovery":
         return recovery.run(sizes.kills)
     if case == "backpressure":
-        return backpressure.run(sizes.backpressure_s)
+        return backpressure.run(sizes.backpressure_s, aligned_too=sizes.backpressure_aligned)
     if case == "scaling":
         return scaling.run(system, runs=sizes.runs, scale=sizes.scaling_scale)
     if case == "state":
