@@ -12,8 +12,8 @@ job is stopped: what is in the channels is written, and the last snapshot waits 
 either. Counted are checkpoints that were triggered between the two.
 
 The source hands out `PIECE` rows at a time, so that a call of the slow sink takes a fraction of a second: no call is interrupted by a
-snapshot. A key is in a piece once, so every row becomes an update, and row i must be committed exactly once, as number i of its split
-and with the count `i // KEYS + 1`.
+snapshot. A key is in a piece once, so every row becomes an update, and row i must be committed exactly once, with the count
+`i // KEYS + 1`.
 """
 
 from __future__ import annotations
@@ -159,6 +159,7 @@ class Seen:
             self.triggered.setdefault(epoch, now)
         manifest = job.conductor.manifest
         if manifest is not None and manifest.epoch not in self.published:
+            self.triggered.setdefault(manifest.epoch, now)  # if all of it was between two looks
             self.published[manifest.epoch] = now
             self.in_flight[manifest.epoch] = sum(entry.bytes for entry in manifest.in_flight)
         server = server_of(job)
@@ -169,9 +170,10 @@ class Seen:
         """Of the checkpoints that were triggered between the two moments; `rows` are those that each epoch committed."""
         epochs = list(self.published)
         counted = [epoch for epoch in epochs if began <= self.triggered[epoch] < stopped]
+        assert counted, f"no checkpoint was triggered within {stopped - began:.1f} s: that is too short"
         before = {epoch: self.published[earlier] for earlier, epoch in pairwise(epochs)}
         first, last = counted[0], epochs[-1]
-        written = sum(count for epoch, count in rows.items() if epoch > first)
+        written = sum(number for epoch, number in rows.items() if epoch > first)
         quarter = (stopped - began) / 4
         second, fourth = (
             float(np.median([held for at, held in self.memory if start <= at - began <= start + quarter]))
@@ -191,13 +193,11 @@ class Seen:
 def measured(name: str, row_s: float, seconds: float, unaligned_after: str, spark: Any, fill_s: float = FILL_S) -> dict[str, Any]:
     """The job with one sink: for so many seconds once channels are full, and until what was read is written."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
-        counts = pen.Pipeline("backpressure").read(Flood()).key_by("key")
-        pipeline = counts.aggregate(n=count(), number=col("number").max(), name="counts").write(
-            Slow(Path(scratch), row_s, fill_s)
-        )
+        keyed = pen.Pipeline("backpressure").read(Flood()).key_by("key")
+        counts = keyed.aggregate(n=count(), number=col("number").max(), name="counts")
         every = f"{INTERVAL_S * 1000:.0f}ms"
         runner = pen.Continuous(spark, parallelism=PARALLELISM, snapshot_every=every, unaligned_after=unaligned_after)
-        job = pipeline.start(runner)
+        job = counts.write(Slow(Path(scratch), row_s, fill_s)).start(runner)
         try:
             wait_for(lambda: (server := server_of(job)) is not None and server.complete, "the workers")
             seen = Seen()
