@@ -50,7 +50,7 @@ explore: $(STAMP)  ## all interleavings of the protocol in the larger scope
 soak-short: $(STAMP)  ## fifty real kills in both Spark runners
 	$(PY) tests/soak/soak.py --short
 
-bench: $(STAMP)  ## throughput, latency, recovery and scaling beside Structured Streaming, Flink and Bytewax; half an hour
+bench: $(STAMP)  ## throughput, latency, recovery, back-pressure and scaling beside Structured Streaming, Flink and Bytewax; half an hour
 	$(PY) -m benchmarks.run
 
 bench-quick: $(STAMP)  ## the same in five minutes, less certain; and tests of the peers that must be fetched

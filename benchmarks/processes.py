@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,22 +48,30 @@ class Used:
 @contextmanager
 def watched(process: int) -> Iterator[Used]:
     """Watch a process and all that come of it while the block runs."""
-    used, over = Used(), threading.Event()
+    used = Used()
     used.look(process)
     used.before = dict(used.seconds)
+    with looking(lambda: used.look(process), EVERY_S):
+        yield used
+
+
+@contextmanager
+def looking(look: Callable[[], None], every_s: float) -> Iterator[None]:
+    """Look again and again while the block runs, in a thread of its own, and once more when it is over."""
+    over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(EVERY_S):
-            used.look(process)
+        while not over.wait(every_s):
+            look()
 
     thread = threading.Thread(target=watch, daemon=True, name="watch")
     thread.start()
     try:
-        yield used
+        yield
     finally:
         over.set()
         thread.join()
-        used.look(process)
+        look()
 
 
 def run_to_its_end(what: str, command: Sequence[str], seconds_max: float, **options: Any) -> Used:

@@ -107,7 +107,8 @@ def published_by(job: Any) -> int:
 
 def server_of(job: Any) -> Any:
     """What the workers of the attempt under way talk to, if there is one."""
-    return job.conductor._attempts.server
+    attempts = job.conductor._attempts
+    return attempts.server if attempts is not None else None
 
 
 def rows_of(manifest: Any) -> Iterator[npt.NDArray[np.int64]]:

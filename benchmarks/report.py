@@ -59,6 +59,13 @@ Ad counts at 200 thousand generated events a second, a snapshot every second. On
 moment, again and again; a restart waits 100 ms. Afterwards every count was compared with one made from the numbers of the rows read.
 """
 
+BACKPRESSURE = """\
+A running count per key behind an exchange, two tasks, a snapshot every second. First with a sink that keeps up, which says how many
+rows a second the source can give; then with one that sleeps for every row, so that all channels are full. The aim is a checkpoint
+within two intervals. Memory is that of the workers, and its growth from the second quarter of a run to its last. In the end each job
+was stopped, and exactly the rows that were read had been committed, each once and with its count.
+"""
+
 SCALING = """\
 How cost grows with one thing at a time. All but the first and the last are a count per key in pipelines with a snapshot every second,
 keys in no order; processor time is of all workers. Where a batch has a key many times, its rows are counted before they are sent: few
@@ -135,6 +142,9 @@ def markdown(results: list[dict[str, Any]], *, command: str, took_s: float, load
     found = [result for result in results if result["case"] == "recovery"]
     if found:
         lines += ["", "## Recovery", "", RECOVERY, *plain(found[0]["figures"])]
+    found = [result for result in results if result["case"] == "backpressure"]
+    if found:
+        lines += ["", "## Back-pressure", "", BACKPRESSURE, *table(found[0]["points"])]
     found = [result for result in results if result["case"] == "scaling"]
     if found:
         lines += ["", "## Scaling", "", SCALING, *scaling(found), "", "![how cost grows](pictures/benchmarks/scaling.svg)"]
@@ -211,13 +221,18 @@ def plain(figures: dict[str, str]) -> list[str]:
 
 
 def scaling(results: list[dict[str, Any]]) -> list[str]:
-    """A table per curve, with a row per point."""
+    """A table per curve."""
     lines: list[str] = []
     for result in results:
-        heads = ["", *result["points"][0]["figures"]]
-        lines += ["", f"### {CURVES[result['system']]}", "", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-        lines += ["| " + " | ".join([point["name"], *point["figures"].values()]) + " |" for point in result["points"]]
+        lines += ["", f"### {CURVES[result['system']]}", "", *table(result["points"])]
     return lines[1:]
+
+
+def table(points: list[dict[str, Any]]) -> list[str]:
+    """A row per point."""
+    heads = ["", *points[0]["figures"]]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    return lines + ["| " + " | ".join([point["name"], *point["figures"].values()]) + " |" for point in points]
 
 
 def circumstances() -> dict[str, str]:

@@ -39,6 +39,7 @@ CASES: dict[str, tuple[str, ...]] = {
     **THROUGHPUT,
     **dict.fromkeys(LATENCY, ("continuous", "flink")),
     "recovery": ("continuous",),
+    "backpressure": ("continuous",),
     "scaling": scaling.PARTS,
     "windows": ("local",),
     "state": PARTS,
@@ -57,6 +58,8 @@ class Sizes:
     runs: int
     latency_s: float
     kills: int
+    backpressure_s: float
+    backpressure_aligned: bool
     scaling_scale: float
     windows_scale: float
     state_scale: float
@@ -69,6 +72,8 @@ FULL = Sizes(
     runs=3,
     latency_s=45,
     kills=30,
+    backpressure_s=16,
+    backpressure_aligned=True,
     scaling_scale=1.0,
     windows_scale=1.0,
     state_scale=1.0,
@@ -80,6 +85,8 @@ QUICK = Sizes(
     runs=1,
     latency_s=9,
     kills=3,
+    backpressure_s=4,
+    backpressure_aligned=False,
     scaling_scale=0.1,
     windows_scale=0.1,
     state_scale=0.1,
@@ -92,7 +99,7 @@ WARM_UP = 4  # the warm-up has a quarter of the events
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.run", description="Throughput, latency, recovery and scaling beside peers."
+        prog="python -m benchmarks.run", description="Throughput, latency, recovery, back-pressure and scaling beside peers."
     )
     parser.add_argument(
         "--quick", action="store_const", dest="size", const="quick", default="full", help="smaller and less certain"
@@ -172,11 +179,13 @@ def child(case: str, system: str, size: str, scratch: Path) -> dict[str, Any]:
 
 def one(case: str, system: str, sizes: Sizes, scratch: Path) -> dict[str, Any]:
     """In that process: warm up, run, sum up."""
-    from benchmarks import latency, recovery, state, systems, windows
+    from benchmarks import backpressure, latency, recovery, state, systems, windows
     from benchmarks.measure import summary
 
     if case == "recovery":
         return recovery.run(sizes.kills)
+    if case == "backpressure":
+        return backpressure.run(sizes.backpressure_s, aligned_too=sizes.backpressure_aligned)
     if case == "scaling":
         return scaling.run(system, runs=sizes.runs, scale=sizes.scaling_scale)
     if case == "state":

@@ -14,9 +14,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from benchmarks import (
+    backpressure,
     bytewaxpeer,
     flinkpeer,
     install,
@@ -253,6 +255,72 @@ def test_recoveries_are_summed_up_beside_two_intervals_and_a_process_start() -> 
     assert "| two intervals and a process start (p50) | 2.50 s; p99 is 100% of it |" in text
 
 
+def test_rows_that_a_slow_sink_lost_doubled_or_counted_wrong_are_noticed() -> None:
+    read = [np.arange(0, 10, 2), np.arange(1, 10, 2)]
+    assert backpressure.wrong_rows([np.arange(9, 4, -1), np.arange(5)], read) == ""
+    assert "1 are missing or wrong, 0 are there again" in backpressure.wrong_rows([np.arange(9)], read)
+    assert "0 are missing or wrong, 1 are there again" in backpressure.wrong_rows([np.arange(10), np.array([3])], read)
+    assert "1 are missing or wrong" in backpressure.wrong_rows([np.array([-1]), np.arange(1, 10)], read)
+
+
+def test_a_slow_sink_takes_its_time_for_each_row_and_knows_their_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    now = 100.0
+    monkeypatch.setattr(backpressure.time, "sleep", slept.append)
+    monkeypatch.setattr(backpressure.time, "monotonic", lambda: now)
+    writer = backpressure.SlowWriter(backpressure.Slow(tmp_path, row_s=0.3, fill_s=5), "uid")
+    keys = backpressure.KEYS
+    rows = pa.record_batch({"key": [1, 2], "n": [1, 3], "number": [1, keys + 2]})
+    writer.write(rows)
+    now = 106.0
+    writer.write(rows)
+    assert slept == pytest.approx([2 * 0.3 / backpressure.FILL_FASTER, 2 * 0.3])
+    (name,) = writer.prepare(7)
+    assert backpressure.committed(tmp_path) == {}, "not before it is committed"
+    backpressure.RecordCommitter(tmp_path).commit(7, [name], 1)
+    assert {epoch: found.tolist() for epoch, found in backpressure.committed(tmp_path).items()} == {7: [1, -1, 1, -1]}
+    assert writer.prepare(8) == []
+
+
+def test_checkpoints_are_counted_while_channels_are_full_and_the_last_one_is_not() -> None:
+    seen = backpressure.Seen(
+        triggered={1: 1.0, 2: 10.5, 3: 11.5, 4: 14.2},
+        published={1: 9.0, 2: 11.0, 3: 14.0, 4: 20.0},
+        in_flight={1: 900, 2: 100, 3: 300, 4: 0},
+        memory=[(10.5, 50), (11.5, 70), (13.5, 75), (19.0, 90)],
+    )
+    found = seen.summary(10.0, 14.0, {1: 5_000, 2: 400, 3: 500, 4: 400})
+    assert found == {
+        "rate": 100,  # 900 rows from the second checkpoint to the last
+        "checkpoints": 2,
+        "gaps_s": [2.0, 3.0],
+        "took_s": [0.5, 2.5],
+        "in_flight_bytes": 300,
+        "memory": 90,
+        "memory_growth": 5,
+    }
+
+
+def test_a_slow_sink_is_slow_beside_one_that_keeps_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(name: str, row_s: float, seconds: float, after: str, spark: Any, **options: Any) -> dict[str, Any]:
+        times = {"gaps_s": [1.0, 2.0, 3.0], "took_s": [0.5], "checkpoints": 3}
+        sizes = {"in_flight_bytes": 2**20, "memory": 5 * 2**20, "memory_growth": -(2**20)}
+        note = "lost" if after == "never" and row_s else ""
+        return {"name": name, "row_s": row_s, "rate": round(2 / row_s) if row_s else 1_000_000, "note": note, **times, **sizes}
+
+    monkeypatch.setattr(backpressure, "measured", measured)
+    result = backpressure.run(4, aligned_too=False, spark="a session")
+    assert result["verified"]
+    assert [point["row_s"] for point in result["points"]] == pytest.approx([0, 0.0002])
+    text = report.markdown([{"case": "backpressure", "system": "continuous", **result}], command="", took_s=1, load=0)
+    figures = "2.00 s, 2.98 s, 3.00 s | 2 of 3 | 0.50 s, 0.50 s | 1.0 MiB | 5 MiB"
+    assert f"| a sink that keeps up | 1,000,000 | 1x | 3 | {figures} | - |" in text
+    assert f"| 100 times slower, unaligned after 200ms | 10,000 | 100x | 3 | {figures} | -1.0 MiB |" in text
+    compared = backpressure.run(4, aligned_too=True, spark="a session")
+    assert not compared["verified"]
+    assert compared["note"] == "100 times slower, aligned only: lost"
+
+
 def test_a_wrong_count_is_noticed() -> None:
     wanted = workload.expected(10_000)
     assert measure.difference(wanted, wanted) == ""
@@ -439,3 +507,12 @@ def test_killed_workers_cost_time_and_no_count(spark: Any) -> None:
     assert result["verified"], result["note"]
     assert result["replayed"] > 0
     assert [each["begun"] <= each["started"] <= each["back"] for each in result["kills"]] == [True, True]
+
+
+@pytest.mark.spark
+def test_a_slow_sink_does_not_keep_checkpoints_and_each_row_is_committed_once(spark: Any) -> None:
+    found = backpressure.measured("slow", 5e-5, 2.5, "100ms", spark, fill_s=0)
+    assert found["note"] == ""
+    assert found["checkpoints"] >= 1
+    assert found["in_flight_bytes"] > 0
+    assert 0 < found["rate"] <= 2 / 5e-5 * 1.5
