@@ -12,7 +12,7 @@ import pytest
 
 from penstock.errors import CorruptError, StorageError
 from penstock.runners import local
-from penstock.runtime import task
+from penstock.runtime import dealing
 from penstock.state import keygroups
 from penstock.testing import simulator
 from penstock.testing.simulator import FAULTS, Simulation, run_seeds, summarise
@@ -62,7 +62,7 @@ def salted(monkeypatch: pytest.MonkeyPatch) -> None:
         current[0] = next(salt)
         begin(self, stamp, start)  # type: ignore[arg-type]
 
-    for module in (keygroups, task, sys.modules["penstock.operators.aggregate"], sys.modules["penstock.state.table"].keygroups):
+    for module in (keygroups, dealing, sys.modules["penstock.operators.aggregate"], sys.modules["penstock.state.table"].keygroups):
         monkeypatch.setattr(module, "hash_keys", hash_keys)
     monkeypatch.setattr(simulator.SimulatedJob, "begin", begin_salted)
 
