@@ -13,7 +13,7 @@ import penstock as pen
 from penstock import sinks, sources
 from penstock.checkpoints.storage import MemoryStore
 from penstock.protocol.messages import Arrived, Barrier, Batch, Event, Idle, Overdue, Watermark
-from penstock.runners.loop import Seat
+from penstock.runners.loop import Seat, rows_of
 from penstock.runners.queues import Queue, take_rows
 from penstock.runtime.assemble import Site
 from penstock.runtime.task import Task
@@ -65,6 +65,18 @@ def test_no_more_is_taken_than_was_asked_for_unless_the_first_alone_is_more() ->
     queues = [filled(batch(1, 2), batch(3, 4, 5)), filled(batch(6))]
     assert numbers(take_rows(queues, 4)) == [1, 2, 6]
     assert numbers(take_rows(queues, 2)) == [3, 4, 5]
+
+
+def test_a_batch_can_be_taken_piece_by_piece() -> None:
+    queue = filled(batch(1, 2, 3, 4, 5), Barrier(1))
+    size = queue.bytes
+    assert numbers(queue.pop_rows(2)) == [1, 2]
+    assert (len(queue), queue.rows, queue.taken) == (2, 3, 0), "the message is not taken before its last row"
+    assert queue.bytes < size
+    assert [numbers(message) for message in queue.overtake(1) or ()] == [[3, 4, 5]]
+    assert numbers(queue.pop()) == [3, 4, 5]
+    assert queue.bytes == 0
+    assert queue.taken == 2
 
 
 # --- seats
@@ -151,6 +163,36 @@ def test_rows_that_are_recorded_are_not_joined_with_those_of_another_input() -> 
     put(bench, 0, batch(4))
     put(bench, 1, batch(5))
     assert not [each for each in bench.run() if {4, 5} <= set(each)]
+
+
+class SlowRows:
+    """A clock for a seat whose rows take `row_s` each."""
+
+    def __init__(self, bench: Bench, row_s: float) -> None:
+        self.row_s, self.now, self.rows, self.begun = row_s, 0.0, 0, False
+        bench.seat.clock = self
+        bench.seat.observe = lambda task, event: self.see(bench, event)
+
+    def see(self, bench: Bench, event: Event) -> None:
+        bench.events.append(event)
+        self.rows = rows_of(event)
+
+    def __call__(self) -> float:
+        self.begun = not self.begun
+        self.now += 0.0 if self.begun else self.rows * self.row_s
+        return self.now
+
+
+def test_rows_that_take_long_are_taken_in_pieces_until_they_no_longer_do() -> None:
+    bench = Bench()
+    clock = SlowRows(bench, 0.01)
+    put(bench, 0, batch(*range(100)))
+    assert [len(each) for each in bench.run()] == [100], "it says how slow they are"
+    put(bench, 0, batch(*range(100, 125)))
+    assert [len(each) for each in bench.run()] == [100, 10, 10, 5]
+    clock.row_s = 0.000_001
+    put(bench, 0, batch(*range(200, 300)))
+    assert [len(each) for each in bench.run()][4:] == [10, 90]
 
 
 # --- results

@@ -62,7 +62,12 @@ def salted(monkeypatch: pytest.MonkeyPatch) -> None:
         current[0] = next(salt)
         begin(self, stamp, start)  # type: ignore[arg-type]
 
-    for module in (keygroups, dealing, sys.modules["penstock.operators.aggregate"], sys.modules["penstock.state.table"].keygroups):
+    for module in (
+        keygroups,
+        dealing,
+        sys.modules["penstock.operators.aggregate"],
+        sys.modules["penstock.state.table"].keygroups,
+    ):
         monkeypatch.setattr(module, "hash_keys", hash_keys)
     monkeypatch.setattr(simulator.SimulatedJob, "begin", begin_salted)
 

@@ -17,7 +17,8 @@ event it is working on. A `Loop` holds the seats of one process. No call here bl
 8. An epoch that is overdue does not wait for room. The event under way is finished beyond the mark (up to `ROOM`), since a
    snapshot is taken between events. And where a barrier is in an input's queue it is taken out, ahead of the rows before it.
 9. Rows that were in flight in the snapshot stand at the front of the queues. Until they are gone nothing else is taken from any.
-10. Small batches that wait together, in one queue or in several of one exchange, become one event: see `queues`.
+10. Small batches that wait together, in one queue or in several of one exchange, become one event, and where rows take long a batch
+    becomes several: see `queues`.
 """
 
 from __future__ import annotations
@@ -68,6 +69,10 @@ from penstock.runtime.task import Task
 
 SLICE_S = 0.05
 """A round of work that takes longer comes to its end, so that orders and sockets are looked at."""
+EVENT_S = 0.1
+"""Rows are taken in pieces that take about as long: snapshots are taken between two of them."""
+SLOW_S = 0.05
+"""Only events that take longer say that rows are slow: of others it may be what a batch costs, not its rows."""
 ROWS_MAX = 131_072
 """What a source is asked for at a time. Under load a batch costs about half a millisecond whatever it holds: of so many rows, 4 ns each."""
 PACED_ROWS = 4096
@@ -131,6 +136,10 @@ class Seat:
         self._overdue_at: int | None = None  # when the last epoch has waited long enough
         self._late = False  # it has, and the task is still to be told
         self._replaying: Counter[int] = Counter()  # by input: how many messages at the front were in flight in the snapshot
+        self.clock: Callable[[], float] = time.perf_counter
+        self._rows = 0  # of the event under way
+        self._spent_s = 0.0  # on it so far
+        self._row_s = 0.0  # how long a row takes, if that is long
         self._answer, self._store = answer, store
         self._held: set[int] = set()
         self._events: deque[Event] = deque()
@@ -209,6 +218,7 @@ class Seat:
             if self.observe is not None:
                 self.observe(self.task, event)
             self._iterator = self.task.handle(event)
+            self._rows, self._spent_s = rows_of(event), 0.0
             at_once = is_urgent(event)
             if isinstance(event, Overdue):
                 self._late = False
@@ -252,11 +262,22 @@ class Seat:
 
     def _pull(self, *, to_the_end: bool) -> None:
         assert self._iterator is not None
+        began = self.clock()
         for action in self._iterator:
             self._carry_out(action)
             if self.blocked and not to_the_end:
+                self._spent_s += self.clock() - began
                 return  # go on once there is room
         self._iterator = None
+        self._spent_s += self.clock() - began
+        if self._rows:
+            row_s = self._spent_s / self._rows
+            self._row_s = row_s if self._spent_s > SLOW_S else min(self._row_s, row_s)
+
+    @property
+    def _rows_fit(self) -> int:
+        """How many rows an event should have at most, as it seems now."""
+        return max(1, int(EVENT_S / self._row_s)) if self._row_s > EVENT_S / ROWS_MAX else ROWS_MAX
 
     def _carry_out(self, action: Action) -> None:
         match action:
@@ -333,9 +354,11 @@ class Seat:
         queue = self.inputs[number]
         if self._replaying:
             self._replaying -= Counter([number])  # forgets those that are at 0
+        elif queue.rows is not None and queue.rows > self._rows_fit:
+            return queue.pop_rows(self._rows_fit)
         elif queue.rows is not None and self._overdue_at is None:
             beside = [self.inputs[other] for other in self.task.beside(number) if other not in self._held]
-            return take_rows([queue, *beside], self.task.rows_joined)
+            return take_rows([queue, *beside], min(self.task.rows_joined, self._rows_fit))
         return queue.pop()
 
     def _next_read(self, now: int) -> Event | None:
@@ -361,7 +384,7 @@ class Seat:
         if split.ended or now < split.poll_at or self._waits(split):
             return None
         reach("source.read", self.epoch)
-        rows_max = min(self.rows_max, self.task.rows_max or self.rows_max)
+        rows_max = min(self.rows_max, self.task.rows_max or self.rows_max, self._rows_fit)
         chunk = split.reader.poll(rows_max if split.group is None else min(rows_max, align.ROWS_MAX))
         if self.poll_every and (chunk is None or chunk.batch is None or chunk.batch.num_rows < PACED_ROWS):
             split.poll_at = now + self.poll_every
@@ -418,6 +441,16 @@ class Seat:
             split.reader.close()
         self.calls.close()
         self.task.close()
+
+
+def rows_of(event: Event) -> int:
+    """How many rows an event has."""
+    match event:
+        case Arrived(_, Batch(_, rows)):
+            return rows
+        case Read(payload=payload) if payload is not None:
+            return int(payload.num_rows)
+    return 0
 
 
 def is_urgent(event: Event) -> bool:

@@ -2,7 +2,8 @@
 
 Where load is low, or most rows were folded into a few before the exchange, messages are small, and what each costs on its way through
 a task is more than what its rows cost. So rows that wait together are taken together: a batch is cut wherever it pleases, and merging
-batches never changes a result.
+batches never changes a result. For the same reason a batch may be taken piece by piece where rows take long: a snapshot is taken between
+two events, and should not wait for a hundred thousand rows of a slow sink.
 """
 
 from __future__ import annotations
@@ -74,6 +75,17 @@ class Queue:
         self._barriers -= isinstance(message, Barrier)
         self.taken += 1
         return message
+
+    def pop_rows(self, rows: int) -> Batch:
+        """Take so many of the rows at the front; the others stay there. It counts as taken when the last of them is."""
+        front = self._messages[0]
+        assert isinstance(front, Batch), "rows are at the front"
+        assert 0 < rows < front.rows, "less than all of them"
+        first, rest = front.payload.slice(0, rows), front.payload.slice(rows)
+        size = front.bytes * rows // front.rows
+        self._messages[0] = left = Batch(rest, front.rows - rows, front.bytes - size)
+        self._bytes += size_of(left) - size_of(front)
+        return Batch(first, rows, size)
 
     def overtake(self, epoch: int) -> list[Message] | None:
         """Take out the barrier of `epoch`: what waits before it, and stays. None if it is not there.
