@@ -12,8 +12,8 @@ job is stopped: what is in the channels is written, and the last snapshot waits 
 either. Counted are checkpoints that were triggered between the two.
 
 No call is interrupted by a snapshot, and a checkpoint waits for several of them. So the source hands out `PIECE` rows at a time, and a
-call of the slow sink takes a fraction of a second. This is the kind case: with 65,536 rows, the most that a runner asks a source for, a
-call takes seconds, and the aim is missed.
+call of the slow sink takes a fraction of a second. This is the kind case: with 65,536 rows, and a
+runner asks a source for no fewer, a call takes seconds, and the aim is missed.
 
 A key is in a piece once, so every row becomes an update: row i must be committed exactly once, with the count `i // KEYS + 1`.
 """
