@@ -62,10 +62,8 @@ moment, again and again; a restart waits 100 ms. Afterwards every count was comp
 BACKPRESSURE = """\
 A running count per key behind an exchange, two tasks, a snapshot every second. First with a sink that keeps up, which says how many
 rows a second the source can give; then with one that sleeps for every row, so that all channels are full. The aim is a checkpoint
-within two intervals. No call is interrupted by a snapshot: the source hands out 4,096 rows at a time, which keeps calls of the sink
-short; with 65,536, and a runner asks for no fewer, they take seconds, and the aim is missed. Memory is that of the workers, and its
-growth from the second quarter of a run to its last. In the end each job was stopped, and exactly the rows that were read had been
-committed, each once and with its count.
+within two intervals. Memory is that of the workers, and its growth from the second quarter of a run to its last. In the end each job
+was stopped, and exactly the rows that were read had been committed, each once and with its count.
 """
 
 SCALING = """\

@@ -185,14 +185,14 @@ class SlowRows:
 
 def test_rows_that_take_long_are_taken_in_pieces_until_they_no_longer_do() -> None:
     bench = Bench()
-    clock = SlowRows(bench, 0.01)
+    clock = SlowRows(bench, 0.008)
     put(bench, 0, batch(*range(100)))
     assert [len(each) for each in bench.run()] == [100], "it says how slow they are"
     put(bench, 0, batch(*range(100, 125)))
-    assert [len(each) for each in bench.run()] == [100, 10, 10, 5]
+    assert [len(each) for each in bench.run()] == [100, 12, 12, 1]
     clock.row_s = 0.000_001
     put(bench, 0, batch(*range(200, 300)))
-    assert [len(each) for each in bench.run()][4:] == [10, 90]
+    assert [len(each) for each in bench.run()][4:] == [12, 88]
 
 
 # --- results
