@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.expr import ROWS, Accumulators, SumOverflow, col, count, grouping
+from penstock.expr import ROWS, Accumulators, SumOverflow, col, count, quickgroups
 
 SCHEMA = pa.schema(
     {
@@ -82,7 +82,7 @@ def test_few_rows_are_grouped_like_many(found: list[dict[str, Any]], keys: list[
         batch = batch.set_column(place, "s", batch.column("s").dictionary_encode())
     acc = Accumulators(ALL, SCHEMA)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouping, "FEW_ROWS", 0)
+        patch.setattr(quickgroups, "FEW_ROWS", 0)
         many, _ = acc.partial(batch, keys)
     few, _ = acc.partial(batch, keys)
     assert few.schema == many.schema
@@ -105,9 +105,9 @@ def test_rows_that_are_only_counted_are_grouped_alike(
     batch = pa.record_batch({"k": pa.array([abs(n) if kind == pa.uint8() else n for n in k], kind), "s": texts, "w": pa.array(w)})
     acc = Accumulators([("n", count()), ("m", col("w").count())], batch.schema)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouping, "FEW_ROWS", 0)
+        patch.setattr(quickgroups, "FEW_ROWS", 0)
         short, _ = acc.partial(batch, keys)
-        patch.setattr(grouping, "SMALL_RANGE", 0)
+        patch.setattr(quickgroups, "SMALL_RANGE", 0)
         by_arrow, _ = acc.partial(batch, keys)
     assert short.schema == by_arrow.schema
     assert sorted(map(repr, short.to_pylist())) == sorted(map(repr, by_arrow.to_pylist()))
