@@ -55,6 +55,7 @@ class Sizes:
 
     generated_rows: int
     rows_per_file: int
+    python_rows_per_file: int  # of 14 million events in all, Bytewax counted too few
     runs: int
     latency_s: float
     kills: int
@@ -69,6 +70,7 @@ class Sizes:
 FULL = Sizes(
     generated_rows=120_000_000,
     rows_per_file=700_000,
+    python_rows_per_file=400_000,
     runs=3,
     latency_s=30,
     kills=30,
@@ -82,6 +84,7 @@ FULL = Sizes(
 QUICK = Sizes(
     generated_rows=20_000_000,
     rows_per_file=50_000,
+    python_rows_per_file=50_000,
     runs=1,
     latency_s=9,
     kills=3,
@@ -143,16 +146,18 @@ def all_of(size: str, pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
     except install.Unavailable as problem:
         sys.exit(str(problem))
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
-        if {case for case, _ in pairs} & (THROUGHPUT.keys() - {"generated"}):
-            for events in inputs("files", SIZES[size], Path(scratch)):
-                write_files(events)
+        for case in sorted({case for case, _ in pairs} & (THROUGHPUT.keys() - {"generated"})):
+            for events in inputs(case, SIZES[size], Path(scratch)):
+                if not events.folder.exists():
+                    write_files(events)
         return [child(case, system, size, Path(scratch)) for case, system in pairs]
 
 
 def inputs(case: str, sizes: Sizes, scratch: Path) -> tuple[Input, Input]:
     """What is counted, and what to warm up with."""
-    rows = sizes.generated_rows if case == "generated" else FILES * sizes.rows_per_file
-    return Input(rows, scratch / "events"), Input(rows // WARM_UP, scratch / "warm-up")
+    per_file = sizes.python_rows_per_file if case == "python" else sizes.rows_per_file
+    rows = sizes.generated_rows if case == "generated" else FILES * per_file
+    return Input(rows, scratch / f"events-{rows}"), Input(rows // WARM_UP, scratch / f"events-{rows // WARM_UP}")
 
 
 def write_files(events: Input) -> None:
