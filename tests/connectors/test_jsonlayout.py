@@ -108,3 +108,9 @@ def test_values_of_too_many_lengths_are_left_to_the_search_for_quotes() -> None:
     assert layout.places(block) is not None
     layout.learn(lengths_of(rows))
     assert layout.places(block) is None
+
+
+def test_a_block_that_is_shorter_than_a_constant_text_is_another() -> None:
+    layout = Layout([b'{"' + b"k" * 100 + b'":"', b'"}'], [0])
+    layout.learn(np.array([[1], [2]]))
+    assert layout.places(block_of(['""""'])) is None

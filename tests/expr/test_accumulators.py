@@ -111,3 +111,17 @@ def test_rows_that_are_only_counted_are_grouped_alike(
         by_arrow, _ = acc.partial(batch, keys)
     assert short.schema == by_arrow.schema
     assert sorted(map(repr, short.to_pylist())) == sorted(map(repr, by_arrow.to_pylist()))
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int64()])
+def test_counted_keys_may_be_as_far_apart_as_their_type_allows(kind: pa.DataType) -> None:
+    batch = pa.record_batch({"k": pa.array([-128, 127, 127] * 300, kind)})
+    found, _ = Accumulators([("n", count())], batch.schema).partial(batch, ["k"])
+    assert sorted((row["k"], row["n.n"]) for row in found.to_pylist()) == [(-128, 300), (127, 600)]
+
+
+def test_counted_texts_may_have_numbers_of_any_type() -> None:
+    numbers = pa.array([0, 1, 1] * 300, pa.uint64())
+    batch = pa.record_batch({"s": pa.DictionaryArray.from_arrays(numbers, pa.array(["a", "b"]))})
+    found, _ = Accumulators([("n", count())], batch.schema).partial(batch, ["s"])
+    assert sorted((row["s"], row["n.n"]) for row in found.to_pylist()) == [("a", 300), ("b", 600)]

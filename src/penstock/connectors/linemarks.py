@@ -46,8 +46,8 @@ class Lines:
         return int(np.count_nonzero(self.chars == ord(char)))
 
     def lacking(self, text: bytes, at: Marks) -> npt.NDArray[np.bool_]:
-        """Which of these places have another text."""
-        every = np.ndarray((len(self.chars) - len(text) + 1,), np.dtype((np.void, len(text))), self.block, 0, (1,))
+        """Which of these places have another text. IndexError if it would not fit behind one of them."""
+        every = np.ndarray((max(len(self.chars) - len(text) + 1, 0),), np.dtype((np.void, len(text))), self.block, 0, (1,))
         found = every[at].tobytes()
         if found == text * len(at):  # mostly, and found out by one comparison
             return np.zeros(len(at), bool)

@@ -48,9 +48,12 @@ def _few(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordBatch
     numbers: dict[Any, int] = {}
     found = [numbers.setdefault(key, len(numbers)) for key in (zip(*lists) if len(lists) > 1 else lists[0])]
     alone = len(numbers) == rows
-    order = np.argsort(np.array(found), kind="stable")
-    starts = np.arange(rows) if alone else np.searchsorted(np.array(found)[order], np.arange(len(numbers)))
-    arrays = columns if alone else [column.take(pa.array(order[starts])) for column in columns]
+    order = starts = np.arange(rows)
+    arrays = columns
+    if not alone:
+        order = np.argsort(found, kind="stable")
+        starts = np.searchsorted(np.array(found)[order], np.arange(len(numbers)))
+        arrays = [column.take(pa.array(order[starts])) for column in columns]
     counts: pa.Array | None = None
     for slot, values in folds:
         if slot.fold == "count" and (values is None or not values.null_count):
@@ -86,7 +89,7 @@ def _counted(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordB
     codes = np.zeros(rows, np.int64)
     for each in ranges:
         if each.span > 1:  # as it is not for the windows of most batches
-            codes = codes * each.span + (each.numbers - each.low)
+            codes = codes * each.span + (each.numbers.astype(np.int64, copy=False) - each.low)
     counts = np.bincount(codes)
     there = np.flatnonzero(counts)
     arrays: list[pa.Array] = []

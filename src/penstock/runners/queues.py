@@ -1,9 +1,9 @@
 """Channels within one process, and what is taken from them at a time.
 
 Where load is low, or most rows were folded into a few before the exchange, messages are small, and what each costs on its way through
-a task is more than what its rows cost. So rows that wait together are taken together: a batch is cut wherever it pleases, and merging
-batches never changes a result. For the same reason a batch may be taken piece by piece where rows take long: a snapshot is taken between
-two events, and should not wait for a hundred thousand rows of a slow sink.
+a task is more than what its rows cost. So rows that wait together are taken together. Where rows take long a batch is taken piece by piece:
+a snapshot is taken between two events, and should not wait for a hundred thousand rows of a slow sink. Both are allowed because how rows
+are cut into batches never changes a result.
 """
 
 from __future__ import annotations
