@@ -13,6 +13,7 @@ HASHES = {
     "good": lambda keys: keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15),
     "three": lambda keys: (keys % 3).astype(np.uint64) << np.uint64(62),
     "same": lambda keys: np.zeros(len(keys), np.uint64),
+    "same tag": lambda keys: keys.astype(np.uint64),
     "neighbours": lambda keys: keys.astype(np.uint64) << np.uint64(50),
 }
 some_keys = st.lists(st.integers(0, 40), max_size=12)
@@ -60,6 +61,16 @@ def test_an_index_finds_what_a_dict_finds(hashes: str, steps: list[tuple[bool, l
         assert len(keys.index) == len(keys.model)
 
 
+def test_keys_are_found_after_the_table_has_grown_in_many_steps() -> None:
+    keys = Keys("good")
+    keys.held = np.full(400_000, -1, np.int64)
+    for start in range(0, 300_000, 50_000):
+        keys.insert(np.arange(start, start + 50_000))
+    keys.remove(np.arange(0, 300_000, 3))
+    keys.insert(np.arange(300_000, 390_000))
+    assert keys.find(np.arange(400_000)) == [keys.model.get(key, -1) for key in range(400_000)]
+
+
 def test_places_of_removed_keys_do_not_add_up() -> None:
     keys = Keys("good")
     keys.held = np.full(400_000, -1, np.int64)
@@ -68,7 +79,7 @@ def test_places_of_removed_keys_do_not_add_up() -> None:
         keys.insert(batch)
         keys.remove(batch)
     assert len(keys.index) == 0
-    assert len(keys.index._slots) <= 16_384
+    assert len(keys.index._held) <= 16_384
 
 
 def test_the_hashes_of_one_task_are_spread_over_all_places() -> None:

@@ -5,23 +5,52 @@ line has its values follows from left to right:
 
 1. Values whose length never changed are taken to have it again. The others are taken to have a length that was seen before: the shortest
    that ends where a value may end. Only of the last of them no length needs to be known, since the end of the line is.
-2. Each constant text must be where the values before it leave off.
-3. What is left are values. They hold no quote if the block has just as many quotes as its constant texts.
+2. So a line is made of **stretches** of known width with such a value between each two. The bytes of a stretch are copied for all lines at
+   once: it takes hardly longer than to look at one of them, and what follows finds them side by side.
+3. Each constant text must be where the values before it leave off.
+4. What is left are values. They hold no quote if the block has just as many quotes as its constant texts.
 
 That holds for all lines of a block, or nothing is said: then quotes are looked for, which also shows the lengths that are new.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 
-from penstock.connectors.linemarks import Lines, Marks, Places
+from penstock.connectors.linemarks import Lines, Marks, Pieces, Places, Spans, within
 
 __all__ = ["Layout"]
 
 LENGTHS_MAX = 24
 """Of all values that vary. With more, looking for all quotes at once is as fast."""
 BLOCKS_WITHOUT = 31
+COPIED_BYTES_MAX = 64
+"""Longer values are stepped over."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Constant texts and values whose length never changes; and what is known of the value behind them, if there is one.
+
+    Attributes:
+        constants: Each with its place in the stretch.
+        values: Those that are looked at: place and length.
+        lengths: That the value behind was seen to have; empty at the end of the line.
+        stop: The byte behind that value.
+        rest: How far before the end of the line that value ends, if all behind it is known.
+        looked_at: Whether the value behind is.
+    """
+
+    width: int
+    constants: list[tuple[int, bytes]]
+    values: list[tuple[int, int]]
+    lengths: set[int]
+    stop: int
+    rest: int | None
+    looked_at: bool
 
 
 class Layout:
@@ -30,13 +59,14 @@ class Layout:
     def __init__(self, constants: list[bytes], looked_at: list[int]) -> None:
         self._constants = constants
         self._quotes = sum(constant.count(b'"') for constant in constants)
-        self._looked_at = {number: column for column, number in enumerate(looked_at)}
+        self._looked_at = set(looked_at)
         self.known = False
         self._lengths: list[set[int]] = []  # that each value was seen to have
+        self._stretches: list[_Stretch] = []
         self._without = 0  # how many blocks to leave alone
 
-    def places(self, block: Lines) -> Marks | None:
-        """Start and end of each value that is looked at, a row for each line; None if a line may be another."""
+    def values(self, block: Lines) -> list[Pieces | Spans] | None:
+        """The values that are looked at, each of all lines; None if a line may be another."""
         if self._without:
             self._without -= 1
             return None
@@ -57,33 +87,48 @@ class Layout:
         if sum(varying[:-1]) > LENGTHS_MAX or (self.known and known == self._lengths):
             self._without = BLOCKS_WITHOUT  # what was known did not help with this block, or what is new would not with the next
         self._lengths, self.known = known, True
+        self._stretches = list(_stretches(self._constants, known, self._looked_at))
 
-    def _follow(self, block: Lines) -> Marks | None:
-        places: Marks = np.empty((len(block), 2 * len(self._looked_at)), np.int32)
-        last = max((number for number, lengths in enumerate(self._lengths) if len(lengths) > 1), default=None)
-        start, ahead = block.starts, len(self._constants[0])  # their sum is where the next value starts
-        if block.lacking(self._constants[0], start).any():
-            return None
-        for number, (lengths, constant) in enumerate(zip(self._lengths, self._constants[1:])):
-            column = self._looked_at.get(number)
-            if column is not None:
-                np.add(start, ahead, out=places[:, 2 * column], casting="same_kind")
-            if number == last:
-                behind = sum(map(len, self._constants[number + 1 :])) + sum(map(max, self._lengths[number + 1 :]))
-                end = block.ends - (behind + ahead)
+    def _follow(self, block: Lines) -> list[Pieces | Spans] | None:
+        found: list[Pieces | Spans] = []
+        start = block.starts
+        for stretch in self._stretches:
+            copied = block.pieces(stretch.width, start)
+            if any(within(copied, place, len(text)).tobytes() != text * len(block) for place, text in stretch.constants):
+                return None
+            found += [within(copied, place, length) for place, length in stretch.values]
+            start = start + stretch.width
+            if not stretch.lengths:
+                break
+            if stretch.rest is not None:
+                end = block.ends - stretch.rest
                 if (end < start).any():
                     return None
-                start = end
-            elif len(lengths) > 1:
-                start = start + _ending(block, start + ahead, lengths, constant[0])
             else:
-                ahead += max(lengths)
-            if column is not None:
-                np.add(start, ahead, out=places[:, 2 * column + 1], casting="same_kind")
-            if block.lacking(constant, start + ahead).any():
-                return None
-            ahead += len(constant)
-        return None if (start + ahead != block.ends).any() else places
+                end = start + _ending(block, start, stretch.lengths, stretch.stop)
+            if stretch.looked_at:
+                found.append(Spans(start, end))
+            start = end
+        return None if (start != block.ends).any() else found
+
+
+def _stretches(constants: list[bytes], lengths: list[set[int]], looked_at: set[int]) -> Iterator[_Stretch]:
+    """A line's stretches, from left to right."""
+    last = max((number for number, each in enumerate(lengths) if len(each) > 1), default=None)
+    width, texts, values = len(constants[0]), [(0, constants[0])], []
+    for number, (each, constant) in enumerate(zip(lengths, constants[1:])):
+        longest = max(each)
+        if len(each) == 1 and 0 < longest <= COPIED_BYTES_MAX:
+            if number in looked_at:
+                values.append((width, longest))
+            width += longest
+        else:
+            rest = sum(map(len, constants[number + 1 :])) + sum(map(max, lengths[number + 1 :])) if number == last else None
+            yield _Stretch(width, texts, values, each, constant[0], rest, number in looked_at)
+            width, texts, values = 0, [], []
+        texts.append((width, constant))
+        width += len(constant)
+    yield _Stretch(width, texts, values, set(), 0, None, False)
 
 
 def _ending(block: Lines, at: Places, lengths: set[int], byte: int) -> Places:

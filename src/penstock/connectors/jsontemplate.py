@@ -30,8 +30,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.connectors.digits import numbers
 from penstock.connectors.jsonlayout import Layout
-from penstock.connectors.linemarks import Lines, Marks, Places
+from penstock.connectors.linemarks import Lines, Pieces, Places, Spans
 
 __all__ = ["Template"]
 
@@ -125,31 +126,41 @@ class Template:
 
     def decode(self, block: Lines, lines: Places) -> tuple[Places, pa.RecordBatch]:
         """Those of these lines that fit, and their rows. Raises ArrowInvalid if a value fits JSON, but not its column."""
-        places = None
+        found = None
         if len(lines) == len(block):
             if not self._layout.known:
                 first = block.first(LINES_FOR_LEARNING)
                 self._fitting(first, np.arange(len(first)))
-            places = self._layout.places(block)
-        if places is None:
-            lines, places = self._fitting(block, lines)
+            found = self._layout.values(block)
+        if found is None:
+            lines, found = self._fitting(block, lines)
         if not len(lines):
             return lines, pa.RecordBatch.from_pylist([], schema=self._schema)
-        texts = _texts(block.block, places)
+        made: list[pa.Array] = []
         fits = np.ones(len(lines), bool)
-        for value, text, start, end in zip(self._values, texts, places.T[0::2], places.T[1::2]):
+        for value, each in zip(self._values, found):
+            field = None if value.column is None else self._schema.field(value.column)
+            pieces = block.alike(each) if isinstance(each, Spans) else each
+            whole = numbers(pieces) if pieces is not None and not value.text and _whole(field) else None
+            if whole is not None:
+                made.append(pa.array(whole))
+                continue
+            if pieces is not None:
+                made.append(_texts_alike(pieces))
+            else:
+                assert isinstance(each, Spans), "pieces are alike"
+                made.append(_texts(block, each))
             if not value.text:
-                field = None if value.column is None else self._schema.field(value.column)
-                fits &= _valid(text, (block.chars[start] == ord("0")) & (end - start > 1), field)
+                fits &= _valid(made[-1], field)
         if not fits.all():
             mask = pa.array(fits)
-            lines, texts = lines[fits], [text.filter(mask) for text in texts]
-        made = {v.column: _array(text, v, self._schema.field(v.column)) for v, text in zip(self._values, texts) if v.column}
-        arrays = [made[field.name] if field.name in made else pa.nulls(len(lines), field.type) for field in self._schema]
+            lines, made = lines[fits], [each.filter(mask) for each in made]
+        columns = {v.column: _array(each, v, self._schema.field(v.column)) for v, each in zip(self._values, made) if v.column}
+        arrays = [columns[field.name] if field.name in columns else pa.nulls(len(lines), field.type) for field in self._schema]
         return lines, pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _fitting(self, block: Lines, lines: Places) -> tuple[Places, Marks]:
-        """Those of these lines that have the constant texts, by where their quotes are, and the places of values looked at."""
+    def _fitting(self, block: Lines, lines: Places) -> tuple[Places, list[Pieces | Spans]]:
+        """Those of these lines that have the constant texts, by where their quotes are, and the values looked at."""
         lines, marks = block.marks(lines, self._quotes)
         places = marks.take(self._value_marks, axis=1) + self._value_bytes  # start and end of each value
         wrong = _any(marks.take(self._to, axis=1) - marks.take(self._from, axis=1) != self._between)
@@ -157,14 +168,14 @@ class Template:
         if wrong.any():
             lines, marks, places = lines[~wrong], marks[~wrong], places[~wrong]
         if not len(lines):
-            return lines, places
+            return lines, []
         # There is just as much room between values as the constant texts take. Are they there?
         for constant, mark, byte in zip(self._constants, self._from, self._from_bytes):
             wrong = block.lacking(constant, marks[:, mark] + byte)
             if wrong.any():
                 lines, marks, places = lines[~wrong], marks[~wrong], places[~wrong]
         self._layout.learn(marks.take(self._to[:-1] + 1, axis=1) - marks.take(self._to[:-1], axis=1) - self._around)
-        return lines, places
+        return lines, [Spans(start, end) for start, end in zip(places.T[0::2], places.T[1::2])]
 
 
 def _any(wrong: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -203,26 +214,36 @@ def _from_scalar(kind: pa.DataType) -> bool:
     return bool(numeric or pa.types.is_boolean(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us"))
 
 
-def _texts(block: bytes, places: Marks) -> list[pa.Array]:
-    """The texts that start and end at these places, a row for each line: a column for each two.
-
-    Places only ever grow, from value to value and from line to line. So they are the offsets of one array in which each second text
-    is a value.
-    """
-    lines, count = places.shape
-    offsets = np.append(places.astype(np.int32, copy=False), np.int32(len(block)))
-    every = pa.StringArray.from_buffers(lines * count, pa.py_buffer(offsets), pa.py_buffer(block))
-    rows = np.arange(lines, dtype=np.int32) * np.int32(count)
-    return [pc.take(every, pa.array(rows + np.int32(column)), boundscheck=False) for column in range(0, count, 2)]
+def _texts(block: Lines, spans: Spans) -> pa.Array:
+    """Texts as an Arrow array. Places only grow: starts and ends are the offsets of an array, and each second of its texts is asked for."""
+    lines = len(spans.starts)
+    offsets = np.empty(2 * lines + 1, np.int32)
+    offsets[0:-1:2], offsets[1:-1:2], offsets[-1] = spans.starts, spans.ends, len(block.block)
+    every = pa.StringArray.from_buffers(2 * lines, pa.py_buffer(offsets), pa.py_buffer(block.block))
+    return pc.take(every, pa.array(np.arange(0, 2 * lines, 2, dtype=np.int32)), boundscheck=False)
 
 
-def _valid(texts: pa.Array, zero_first: npt.NDArray[np.bool_], field: pa.Field | None) -> npt.NDArray[np.bool_]:
+def _texts_alike(pieces: Pieces) -> pa.Array:
+    """Texts of one length as an Arrow array."""
+    length = pieces.itemsize
+    offsets = np.arange(0, (len(pieces) + 1) * length, length, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(pieces), pa.py_buffer(offsets), pa.py_buffer(pieces))
+
+
+def _whole(field: pa.Field | None) -> bool:
+    """Whether digits alone are a value of this column; or of none, since any number is."""
+    return field is None or pa.types.is_integer(field.type) or pa.types.is_timestamp(field.type)
+
+
+def _valid(texts: pa.Array, field: pa.Field | None) -> npt.NDArray[np.bool_]:
     """Which of these, found outside quotes, are values of JSON and, if they are wanted, of the kind their column needs."""
     if field is not None and pa.types.is_boolean(field.type):
         return np.asarray(pc.is_in(texts, pa.array(_WORDS if field.nullable else _WORDS[:2])))
     # Mostly these are digits alone, which is found out ten times faster than by the pattern.
-    if pc.all(pc.ascii_is_decimal(texts)).as_py() and not zero_first.any():
-        return np.ones(len(texts), bool)
+    if pc.all(pc.ascii_is_decimal(texts)).as_py():
+        zero_first = pc.and_(pc.starts_with(texts, "0"), pc.greater(pc.binary_length(texts), 1))
+        if not pc.any(zero_first).as_py():
+            return np.ones(len(texts), bool)
     if field is None:
         return np.asarray(pc.or_(pc.match_substring_regex(texts, _NUMBER), pc.is_in(texts, pa.array(_WORDS))))
     valid = pc.match_substring_regex(texts, _NUMBER if pa.types.is_floating(field.type) else _INTEGER)
@@ -230,7 +251,9 @@ def _valid(texts: pa.Array, zero_first: npt.NDArray[np.bool_], field: pa.Field |
 
 
 def _array(texts: pa.Array, value: _Value, field: pa.Field) -> pa.Array:
-    """The values of a column, converted as the exact decoder does it."""
+    """The values of a column, from texts or from whole numbers, converted as the exact decoder does it."""
+    if pa.types.is_int64(texts.type):
+        return texts.cast(field.type)
     if value.text:
         return texts if texts.type == field.type else texts.cast(field.type)
     if field.nullable and pc.any(null := pc.equal(texts, "null")).as_py():

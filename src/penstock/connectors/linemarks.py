@@ -1,18 +1,30 @@
-"""Where things stand in a block of lines: line breaks and quotes, found for all lines at once."""
+"""Where things stand in a block of lines: line breaks and quotes, found for all lines at once. And what stands there."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Lines", "Marks", "Places", "seldom"]
+__all__ = ["Lines", "Marks", "Pieces", "Places", "Spans", "seldom", "within"]
 
 Places = npt.NDArray[np.int64]
 """Byte positions in a block, or numbers of lines."""
 Marks = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 """Byte positions in a block: a row for each line."""
+
+Pieces = npt.NDArray[np.void]
+"""Bytes of a block, equally many of each line, side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Where something starts and ends in each line."""
+
+    starts: Marks
+    ends: Marks
 
 
 class Lines:
@@ -45,10 +57,22 @@ class Lines:
         """How often it occurs. Several times faster than bytes.count."""
         return int(np.count_nonzero(self.chars == ord(char)))
 
+    def pieces(self, length: int, at: Marks) -> Pieces:
+        """So many bytes from each of these places. IndexError if there are not so many."""
+        every = np.ndarray((max(len(self.chars) - length + 1, 0),), np.dtype((np.void, length)), self.block, 0, (1,))
+        found: Pieces = every[at]
+        return found
+
+    def alike(self, spans: Spans) -> Pieces | None:
+        """The bytes of these spans if all have the same length; not of none, or of nothing."""
+        length = int(spans.ends[0] - spans.starts[0]) if len(spans.ends) else 0
+        if length <= 0 or (spans.ends - spans.starts != length).any():
+            return None
+        return self.pieces(length, spans.starts)
+
     def lacking(self, text: bytes, at: Marks) -> npt.NDArray[np.bool_]:
         """Which of these places have another text. IndexError if it would not fit behind one of them."""
-        every = np.ndarray((max(len(self.chars) - len(text) + 1, 0),), np.dtype((np.void, len(text))), self.block, 0, (1,))
-        found = every[at].tobytes()
+        found = self.pieces(len(text), at).tobytes()
         if found == text * len(at):  # mostly, and found out by one comparison
             return np.zeros(len(at), bool)
         rows = np.frombuffer(found, np.uint8).reshape(len(at), len(text))
@@ -102,3 +126,8 @@ def seldom(mask: npt.NDArray[np.bool_]) -> Places:
     # A true byte is a 1. Multiplied by this number it brings to the top how many bytes stand below it.
     inside = (found * np.uint64(0x0001020304050607)) >> np.uint64(56)
     return np.concatenate([at * 8 + inside.astype(np.int64), tail])
+
+
+def within(pieces: Pieces, place: int, length: int) -> Pieces:
+    """So many bytes from a place in each piece."""
+    return np.ascontiguousarray(np.ndarray((len(pieces),), np.dtype((np.void, length)), pieces, place, pieces.strides))

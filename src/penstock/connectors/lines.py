@@ -34,6 +34,7 @@ BLOCK_BYTES = 1 << 22
 PIECE_BYTES = 32 << 20
 """Of lines of 250 bytes that is 130,000 rows: enough that what each batch costs further on hardly matters."""
 LINE_BYTES_MAX = 64 << 20
+TAIL_BYTES = 4_096
 SAMPLE_CHARS = 1_000
 BOM = b"\xef\xbb\xbf"
 
@@ -168,7 +169,7 @@ class LineFile(FileReader):
         want = BLOCK_BYTES
         while True:
             size = self.size
-            data = os.pread(self._handle, min(want, size - offset), offset)
+            data = os.pread(self._handle, self._up_to_break(offset, min(want, size - offset)), offset)
             if not data:
                 return None
             at_end = offset + len(data) >= size
@@ -182,6 +183,14 @@ class LineFile(FileReader):
             if want >= LINE_BYTES_MAX:
                 return b""
             want = min(want * 4, LINE_BYTES_MAX)
+
+    def _up_to_break(self, offset: int, count: int) -> int:
+        """At most `count` bytes, and to a line break if one is near there: then nothing is read that must be cut off, by a copy."""
+        if count < BLOCK_BYTES:
+            return count
+        tail = min(TAIL_BYTES, count)
+        found = os.pread(self._handle, tail, offset + count - tail).rfind(b"\n")
+        return count if found < 0 else count - tail + found + 1
 
     def _load(self) -> _Block | None:
         data = self._next_lines(self.offset)

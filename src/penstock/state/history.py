@@ -45,7 +45,7 @@ class Merge(Protocol):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Frozen:
-    """All runs of one state at one moment. `floors` is empty but for timers."""
+    """All runs of one state at one moment. `floors` is empty but for timers; `searched`: whether keys will be looked up in its runs."""
 
     epoch: int
     kind: Kind
@@ -54,6 +54,7 @@ class Frozen:
     runs: tuple[Run, ...]
     merge: Merge
     floors: tuple[Floor, ...] = ()
+    searched: bool = False
     opened: dict[Handle, Run] = field(default_factory=dict, repr=False)
     """The runs `store` wrote, mapped from their files, left for `History.stored`: so the task needs no IO there."""
 
@@ -89,9 +90,11 @@ class History:
         self._base = [run for run in self._base if not dead(run)]
         self._pending = [(number, run) for number, run in self._pending if not dead(run)]
 
-    def freeze(self, epoch: int, *, kind: Kind, schema: pa.Schema, merge: Merge, floors: tuple[Floor, ...] = ()) -> Frozen:
+    def freeze(
+        self, epoch: int, *, kind: Kind, schema: pa.Schema, merge: Merge, floors: tuple[Floor, ...] = (), searched: bool = False
+    ) -> Frozen:
         """The list as it is now."""
-        return Frozen(epoch, kind, schema, self._number, self.runs, merge, floors)
+        return Frozen(epoch, kind, schema, self._number, self.runs, merge, floors, searched)
 
     def stored(self, frozen: Frozen, handles: Sequence[Handle]) -> bool:
         """Refer to the files from now on. False if a later frozen has been stored already."""
@@ -149,7 +152,7 @@ def _write(run: Run, frozen: Frozen, files: Files, path: str) -> Handle:
     # These very bytes were valid a moment ago: no need to read them back only to check them.
     remember_validated(handle)
     opened = frozen.opened[handle] = reopen(handle, files, frozen.schema)
-    if frozen.kind == "run":
+    if frozen.searched:
         opened.take_over(run)
     return handle
 

@@ -5,17 +5,22 @@ further places are tried, 1, 2, 3, … apart, until the key is found or a place 
 same few numpy steps; those that are not done try their next one. Most are done after one, so a batch costs some ten steps
 per key of C, and none of Python.
 
-1. A place is **empty**, **gone** (its key was removed: search goes on behind it) or holds a slot and that slot's hash.
-2. Two keys may share a hash. The index knows hashes and slots only; whether a slot holds the key that is asked for is for
+1. A place is **empty**, **gone** (its key was removed: search goes on behind it) or holds a slot and its **tag**, the upper half of
+   the hash. Both are one number, so that to look at a place among millions is to wait for memory once. It holds the slot plus one,
+   so that fresh memory, which is zero, is empty places.
+2. Two keys may share a tag. The index knows tags and slots only; whether a slot holds the key that is asked for is for
    the caller's `equal` to say.
 3. Equal keys have equal hashes, so they try the same places in the same order. That is why keys that occur twice in one
    `insert` meet, and get one slot.
 4. At most half of the places are not empty, so every search ends, soon. The lowest bits of a hash decide the key group,
    and a task has only some groups: they would leave places unused, the highest do not.
+5. A tag says where to look first in a table of any size, so room is made without asking for hashes. Places stand nearly in
+   the order of tags, so what moves goes from one piece of memory to another, in steps small enough for the cache.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -25,6 +30,7 @@ __all__ = ["Equal", "Index"]
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
+Halves = npt.NDArray[np.int32]
 Hashes = npt.NDArray[np.uint64]
 
 Equal = Callable[[Ints, Ints], Bools]
@@ -32,6 +38,11 @@ Equal = Callable[[Ints, Ints], Bools]
 
 _EMPTY, _GONE = -1, -2
 _BITS_MIN = 6
+_MOVED_PLACES = 65_536
+"""How many places are moved to a larger table at a time."""
+_TAG, _NO_SLOT = np.uint64(0xFFFF_FFFF_0000_0000), np.uint64(0xFFFF_FFFF)
+
+assert sys.byteorder == "little", "halves of numbers are looked at in place"
 
 
 class Index:
@@ -59,8 +70,9 @@ class Index:
         found = np.full(len(hashes), -1, np.int64)
         todo, places, step = np.arange(len(hashes)), self._first(hashes), 0
         while len(todo):
-            here = self._slots[places]
-            alike = self._hashes[places] == hashes
+            held = self._held[places]
+            here = _slots(held)
+            alike = _tags(held) == _tags(hashes)
             alike &= here >= 0
             if alike.all():
                 alike = equal(here, todo)
@@ -81,63 +93,79 @@ class Index:
         Returns:
             The slot of each key.
         """
+        assert not len(slots) or slots.max() < (1 << 31) - 1, "a slot that does not fit in half a place"
         self._make_room(len(slots))
-        return self._insert(hashes, slots, equal)
+        return self._insert((hashes & _TAG) | (slots + 1).view(np.uint64), equal)
 
     def remove(self, hashes: Hashes, slots: Ints) -> None:
         """Take out the keys in these slots."""
         places, step = self._first(hashes), 0
         self._count -= len(slots)
         while len(slots):
-            here = self._slots[places]
+            here = _slots(self._held[places])
             hit = here == slots
-            self._slots[places[hit]] = _GONE
+            self._held[places[hit]] |= _NO_SLOT
             others = np.flatnonzero(~hit)
             assert (here[others] != _EMPTY).all(), "a slot that is not in the index"
             step += 1
             slots, places = slots[others], (places[others] + step) & self._mask
 
     def _first(self, hashes: Hashes) -> Ints:
-        """The place to try first."""
+        """The place to try first, of hashes or of what places hold."""
         return (hashes >> self._shift).view(np.int64)
 
-    def _insert(self, hashes: Hashes, slots: Ints, equal: Equal) -> Ints:
-        result = slots.copy()
-        todo, places, step = np.arange(len(slots)), self._first(hashes), 0
+    def _insert(self, new: Hashes, equal: Equal) -> Ints:
+        """Give each a place: a tag and a slot, as places hold them."""
+        result = _slots(new)
+        todo, places, step = np.arange(len(new)), self._first(new), 0
         while len(todo):
-            before = self._slots[places]
+            before = _slots(self._held[places])
             free = np.flatnonzero(before < 0)
-            self._slots[places[free]] = slots[free]  # where several want a place, one of them gets it
-            here = self._slots[places]
-            won = here == slots
-            self._hashes[places[won]] = hashes[won]
+            self._held[places[free]] = new[free]  # where several want a place, one of them gets it
+            held = self._held[places]
+            won = held == new
             self._filled += int(np.count_nonzero(before[won] == _EMPTY))
             self._count += int(np.count_nonzero(won))
-            rows = np.flatnonzero(~won & (self._hashes[places] == hashes))
-            rows = rows[equal(here[rows], todo[rows])]
-            result[todo[rows]] = here[rows]
-            won[rows] = True
             others = np.flatnonzero(~won)
+            todo, new, held, places = todo[others], new[others], held[others], places[others]
+            rows = np.flatnonzero(_tags(held) == _tags(new))
+            if len(rows):
+                slots = _slots(held[rows])
+                same = equal(slots, todo[rows])
+                result[todo[rows[same]]] = slots[same]
+                others = np.ones(len(todo), np.bool_)
+                others[rows[same]] = False
+                todo, new, places = todo[others], new[others], places[others]
             step += 1
-            todo, hashes, slots = todo[others], hashes[others], slots[others]
-            places = (places[others] + step) & self._mask
+            places = (places + step) & self._mask
         return result
 
     def _make_room(self, count: int) -> None:
-        if 2 * (self._filled + count) <= len(self._slots):
+        if 2 * (self._filled + count) <= len(self._held):
             return
-        live = np.flatnonzero(self._slots >= 0)
-        hashes, slots = self._hashes[live], self._slots[live]
+        before = self._held
+        self._reserve(max(_BITS_MIN, int(3 * (self._count + count)).bit_length()))
         self._count = 0
-        self._reserve(max(_BITS_MIN, int(3 * (len(live) + count)).bit_length()))
-        self._insert(hashes, slots, _never)
+        for start in range(0, len(before), _MOVED_PLACES):
+            held = before[start : start + _MOVED_PLACES]
+            self._insert(held[_slots(held) >= 0], _never)
 
     def _reserve(self, bits: int) -> None:
         """Empty places, 2 to the power of `bits`."""
+        assert bits <= 32, "more places than tags can tell apart"
         self._shift, self._mask = np.uint64(64 - bits), (1 << bits) - 1
-        self._slots: Ints = np.full(1 << bits, _EMPTY, np.int64)
-        self._hashes: Hashes = np.empty(1 << bits, np.uint64)
+        self._held: Hashes = np.zeros(1 << bits, np.uint64)
         self._filled = 0
+
+
+def _slots(held: Hashes) -> Ints:
+    """The slots of places; _EMPTY or _GONE where there is none."""
+    return held.view(np.int32)[0::2] - np.int64(1)
+
+
+def _tags(held: Hashes) -> Halves:
+    """The tags, as a view."""
+    return held.view(np.int32)[1::2]
 
 
 def _never(slots: Ints, rows: Ints) -> Bools:

@@ -39,7 +39,7 @@ from penstock.state.backend import RocksDB, require
 from penstock.state.columns import Ints, fixed_values
 from penstock.state.packing import Packing
 from penstock.state.runs import GROUP, HASH, NEVER, OP, PUT, Groups, Hashes, Run, expired
-from penstock.state.table import SLOTS_MAX, KeyedTable, StateSpec
+from penstock.state.table import KeyedTable, StateSpec
 
 if TYPE_CHECKING:
     from rocksdict import Cache, Options, Rdict, WriteBufferManager
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 __all__ = ["RocksTable"]
 
 BATCH_ROWS = 10_000
+SLOTS_KEPT = 1_000_000
+"""How many keys are kept in memory from one snapshot to the next."""
 SWEEP_ROWS = 1_000
 PREFIX, HELD = "penstock-rocksdb-", "held"
 _BUFFERS = 0.25  # of the cache: memory for writes that RocksDB has not sorted into files yet
@@ -64,7 +66,7 @@ class RocksTable(KeyedTable):
         max_parallelism: int,
         runs: Iterable[Run] = (),
         *,
-        slots_max: int = SLOTS_MAX,
+        slots_max: int = SLOTS_KEPT,
         settings: RocksDB = RocksDB(),  # noqa: B008 - frozen
     ) -> None:
         super().__init__(spec, groups, max_parallelism, runs, slots_max=slots_max)

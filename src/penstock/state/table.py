@@ -61,7 +61,7 @@ from penstock.state.texts import column_for
 
 __all__ = ["SLOTS_MAX", "KeyedTable", "StateSpec"]
 
-SLOTS_MAX = 1_000_000
+SLOTS_MAX = 8_000_000
 WHOLE_MAX = 1.5
 """A run of all keys may have so many times the rows of one of what changed: about what it would cost to merge the latter."""
 SCAN_ROWS = 65_536
@@ -326,7 +326,8 @@ class KeyedTable:
             self._cleared = self._horizon
         self._full = len(self._index) > self._slots_max
         merge = functools.partial(_merge, groups=self.groups, expiry=self._expiry)
-        return self._history.freeze(epoch, kind="run", schema=self._schema, merge=merge)
+        searched = self._full or not self._complete
+        return self._history.freeze(epoch, kind="run", schema=self._schema, merge=merge, searched=searched)
 
     def _freeze_changes(self, dirty: Ints) -> None:
         # Where nothing is older there is nothing a tombstone could hide. To sort them is left to whoever stores them.

@@ -152,7 +152,6 @@ class Worker:
                 return
             self._build(peers)
             self.line.say("ready")
-            gc.collect()
             gc.freeze()  # what is there now stays: no collection looks at it again
             gc.disable()
             self._work()
