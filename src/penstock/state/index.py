@@ -78,7 +78,8 @@ class Index:
                 alike = equal(here, todo)
             else:
                 rows = np.flatnonzero(alike)
-                alike[rows] = equal(here[rows], todo[rows])
+                if len(rows):
+                    alike[rows] = equal(here[rows], todo[rows])
             if not step and alike.all():
                 return here  # as almost always, if there are few
             found[todo[alike]] = here[alike]

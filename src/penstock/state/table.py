@@ -26,7 +26,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any, Self
 
 import numpy as np
@@ -38,6 +37,7 @@ from penstock.state import keygroups
 from penstock.state.columns import Bools, Ints, batch_of, grown, key_list
 from penstock.state.history import Frozen, History, reopen
 from penstock.state.index import Equal, Index
+from penstock.state.near import Near
 from penstock.state.runs import (
     GROUP,
     HASH,
@@ -67,7 +67,6 @@ WHOLE_MAX = 1.5
 SCAN_ROWS = 65_536
 _SLOTS_MIN = 1_024
 _FEW = 512
-_NEAR_MAX = 16_384
 _NO_HASHES = np.empty(0, np.uint64)
 
 
@@ -160,8 +159,7 @@ class KeyedTable:
     """Room to write down rows by slot; holds nothing between calls."""
     _free: list[Ints]
     _full: bool
-    _near: dict[Any, int]
-    """The slots of keys that come in small batches, for which a step in Python per key is less than the index's steps."""
+    _near: Near
     _asked: _Asked | None
     _complete: bool
     _order: _Order | None
@@ -282,12 +280,7 @@ class KeyedTable:
                 self._insert(asked, np.flatnonzero(slots < 0))
             self._deleted[slots] = self._dirty[slots] = True
         else:  # nothing is older, so there is nothing a tombstone could hide
-            near = self._near
             self._release(np.unique(slots[slots >= 0]))
-            if keys.num_rows <= _FEW:  # the others are still near
-                for key in key_list(keys):
-                    near.pop(key, None)
-                self._near = near
 
     def scan(self) -> Iterator[pa.RecordBatch]:
         """All live rows (key and value columns) as of the call, by group and hash, in batches of bounded size."""
@@ -368,7 +361,7 @@ class KeyedTable:
         self._free = []
         self._used = 0
         self._full = False
-        self._near = {}
+        self._near = Near()
         self._asked = None
         self._order = None
         self._complete = not self._history.runs
@@ -385,24 +378,28 @@ class KeyedTable:
         return self._asked
 
     def _search(self, keys: pa.RecordBatch, routing: Hashes | None) -> _Asked:
+        routing, hashes = self._hashes(keys, routing)
+        return _Asked(keys, routing, hashes, self._index.find(hashes, self._equal_to(keys)))
+
+    def _search_few(self, keys: pa.RecordBatch, routing: Hashes | None) -> _Asked:
+        listed = key_list(keys)
+        slots = self._near.find(listed)
+        missing = np.flatnonzero(slots < 0)
+        if not len(missing):
+            return _Asked(keys, _NO_HASHES, _NO_HASHES, slots)  # so nobody will ask for the hashes
+        routing, hashes = self._hashes(keys, routing)
+        equal = self._equal_to(keys)
+        slots[missing] = self._index.find(hashes[missing], lambda found, rows: equal(found, missing[rows]))
+        self._near.learn([listed[row] for row in missing.tolist()], slots[missing])
+        return _Asked(keys, routing, hashes, slots)
+
+    def _hashes(self, keys: pa.RecordBatch, routing: Hashes | None) -> tuple[Hashes, Hashes]:
+        """What decides the groups of keys, and what finds them."""
         count = self.spec.route_columns or len(self.spec.keys)
         if routing is None:
             routing = keygroups.hash_keys(keys.select(list(range(count))))
         rest = list(range(count, len(self.spec.keys)))
-        hashes = keygroups.hash_keys(keys.select(rest), routing) if rest else routing
-        slots = self._index.find(hashes, self._equal_to(keys))
-        return _Asked(keys, routing, hashes, slots)
-
-    def _search_few(self, keys: pa.RecordBatch, routing: Hashes | None) -> _Asked:
-        listed = key_list(keys)
-        slots = np.fromiter(map(self._near.get, listed, repeat(-1)), np.int64, len(listed))
-        if (slots >= 0).all():
-            return _Asked(keys, _NO_HASHES, _NO_HASHES, slots)  # nothing is missing, so nobody will ask for the hashes
-        asked = self._search(keys, routing)
-        if len(self._near) > _NEAR_MAX:
-            self._near = {}
-        self._near.update((key, slot) for key, slot in zip(listed, asked.slots.tolist()) if slot >= 0)
-        return asked
+        return routing, keygroups.hash_keys(keys.select(rest), routing) if rest else routing
 
     def _equal_to(self, keys: pa.RecordBatch) -> Equal:
         """What says whether `slots[i]` holds key `rows[i]` of these."""
@@ -462,6 +459,8 @@ class KeyedTable:
         slots = self._index.insert(hashes, fresh, self._equal_to(keys))
         self._give_back(fresh[slots != fresh])
         asked.slots[rows] = slots
+        if len(rows) <= _FEW:
+            self._near.learn(key_list(keys), slots)
         return slots
 
     def _allocate(self, count: int) -> Ints:
@@ -509,7 +508,7 @@ class KeyedTable:
         if not len(slots):
             return
         self._index.remove(self._hash[slots], slots)
-        self._near = {}
+        self._near.forget(slots)
         self._deleted[slots] = self._dirty[slots] = False
         self._give_back(slots)
         self._asked = None

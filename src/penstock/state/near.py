@@ -1,0 +1,54 @@
+"""`Near`: the slots of keys that come in small batches, for which a step in Python per key is less than the index's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Near"]
+
+Ints = npt.NDArray[np.int64]
+
+KEYS_MAX = 16_384
+
+
+class Near:
+    """Slots by key, of some of the keys that have one; and keys by slot, so that those of keys that are gone can be forgotten.
+
+    Example:
+        >>> near = Near()
+        >>> near.learn(["a", "b"], np.array([7, -1]))
+        >>> near.find(["b", "a"]).tolist()
+        [-1, 7]
+        >>> near.forget(np.array([7]))
+        >>> near.find(["a"]).tolist()
+        [-1]
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[Any, int] = {}
+        self._keys: dict[int, Any] = {}
+
+    def find(self, keys: list[Any]) -> Ints:
+        """The slot of each key; -1 if it is not known."""
+        return np.fromiter(map(self._slots.get, keys, repeat(-1)), np.int64, len(keys))
+
+    def learn(self, keys: Iterable[Any], slots: Ints) -> None:
+        """These keys have these slots; -1 for none."""
+        if len(self._slots) > KEYS_MAX:
+            self._slots, self._keys = {}, {}
+        for key, slot in zip(keys, slots.tolist()):
+            if slot >= 0:
+                self._slots[key], self._keys[slot] = slot, key
+
+    def forget(self, slots: Ints) -> None:
+        """The keys that have these slots are gone."""
+        if len(slots) > len(self._keys):
+            slots = np.fromiter(self._keys, np.int64, len(self._keys))[np.isin(list(self._keys), slots)]
+        for slot in slots.tolist():
+            if slot in self._keys:
+                del self._slots[self._keys.pop(slot)]
