@@ -34,6 +34,7 @@ from penstock.protocol.messages import (
     Hold,
     Idle,
     Message,
+    Paused,
     Read,
     Release,
     SourcesEnded,
@@ -299,6 +300,9 @@ class Rig:
     def watermark(self, time: int) -> None:
         """Time in every channel out of a source stage."""
         assert self.own_time, "time is the sources' own"
+        for task in self.tasks.values():
+            if task.holding:
+                self.tell(task, Paused())  # time goes behind the rows read before
         for stage in self.plan.stages:
             for exchange in stage.outgoing if stage.sources else ():
                 for task in (t for t in self.tasks.values() if t.stage.id == exchange.target_stage):

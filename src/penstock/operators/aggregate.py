@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.expr import Accumulators
-from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Errors, Operator, Origin, Out, keep
+from penstock.operators.operator import LATE, MAIN, PASS, TIME_COLUMN, Errors, Operator, Origin, Out, keep
 from penstock.operators.write import conform
+from penstock.protocol.messages import TIME_MIN
 from penstock.state.columns import key_list
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.table import KeyedTable
@@ -28,13 +29,18 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 JOINED_ROWS = 1_024
 """What is sent is one row per key. Whoever joins what was sent (see `runners.queues`) makes batches of this size at most."""
+HELD_BATCHES, HELD_ROWS_MIN = 4, 8_192
+"""Partial rows of so many reads are sent as one, if each of them had so many rows, which is under load only."""
 FAILED = "the input of an aggregate failed"
 
 
 class PartialAggregate(Operator):
-    """Fold the rows of one batch into one row per key (and window), so that fewer cross the exchange.
+    """Fold the rows of a batch into one row per key (and window), so that fewer cross the exchange.
 
-    Input:   rows. State: none: what it makes of a batch leaves with the batch, so there is nothing to flush.
+    Where there are windows and reads are large, which is under load, the rows of several reads become one such batch. What a read makes
+    late is late all the same: a row of a window that has ended is not put together with rows from before it did.
+
+    Input:   rows. State: none: what it holds back leaves before the next barrier.
     Output:  keys, `__window` if there are windows, accumulators, and `__rows`, the number of rows in each.
     """
 
@@ -42,6 +48,8 @@ class PartialAggregate(Operator):
         super().__init__(name)
         self._keys = [*by, WINDOW_COLUMN] if shape else list(by)
         self._shape, self._accumulators, self._errors = shape, accumulators, errors
+        self._held: list[pa.RecordBatch] = []
+        self._time = TIME_MIN
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Fold."""
@@ -50,7 +58,36 @@ class PartialAggregate(Operator):
         rows, bad = self._accumulators.partial(batch, self._keys)
         if bad is not None and bad.any():
             yield from self._errors.letters(batch, np.flatnonzero(bad), FAILED, origin)
-        yield MAIN, rows
+        holds = self._shape is not None and origin is not None and batch.num_rows >= HELD_ROWS_MIN
+        if self._held and not (holds and len(self._held) < HELD_BATCHES and self._open(rows)):
+            yield from self.release()
+        if holds:
+            self._held.append(rows)
+        else:
+            yield MAIN, rows
+
+    def _open(self, rows: pa.RecordBatch) -> bool:
+        """Whether none of these windows has ended."""
+        assert self._shape is not None, "there are windows"
+        starts = rows.column(WINDOW_COLUMN).to_numpy()
+        return not len(starts) or bool(self._shape.end_of(starts.min()) > self._time)
+
+    @property
+    def holding(self) -> bool:
+        """Whether there are partial rows that were not sent."""
+        return bool(self._held)
+
+    def release(self) -> Iterator[Out]:
+        """Send them, one row per key (and window)."""
+        held, self._held = self._held, []
+        if held:
+            yield MAIN, held[0] if len(held) == 1 else self._accumulators.merge(held, self._keys)
+            yield PASS, held[0].slice(0, 0)
+
+    def advance(self, time: int) -> Iterator[Out]:
+        """Windows that end at this time take no more rows that come from now on."""
+        self._time = time
+        yield from ()
 
 
 class KeyedAggregate(Operator):

@@ -6,7 +6,8 @@
 2. What an operator remembers across a restart is in `states`, and only there. The task snapshots it; operators contain no
    snapshot code.
 3. How rows are cut into batches never changes the result.
-4. A row that cannot be processed is a dead letter (port "dead") or an error that stops the job, by `on_error`.
+4. Rows may be held back for a while, see `holding`: only between one read and the next, so never across a barrier.
+5. A row that cannot be processed is a dead letter (port "dead") or an error that stops the job, by `on_error`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import pyarrow as pa
 from penstock.errors import RowError
 
 MAIN, LATE, DEAD = "main", "late", "dead"
+PASS = "pass"
+"""Not a port: whoever was `holding` yields it, with no rows, when event time may go on to whoever reads it."""
 
 FIX = '  To set such rows aside: pen.Pipeline(..., on_error="dead-letter")'
 
@@ -68,6 +71,15 @@ class Operator:
 
     def on_time(self, now: int) -> Iterator[Out]:
         """It is `now`; only for operators that are `clocked`. At the end of input it is the end of time."""
+        yield from ()
+
+    @property
+    def holding(self) -> bool:
+        """Whether it holds rows back: then event time waits behind them. Whoever drives it says `release` before anything but a read."""
+        return False
+
+    def release(self) -> Iterator[Out]:
+        """Send what is held back, then `PASS`."""
         yield from ()
 
     def advance(self, time: int) -> Iterator[Out]:

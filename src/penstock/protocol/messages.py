@@ -116,6 +116,11 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """There is nothing to read at the moment."""
+
+
+@dataclass(frozen=True, slots=True)
 class SplitEnded:
     """This split will never have more rows."""
 
@@ -218,6 +223,7 @@ Event = (
     Arrived
     | SplitsAssigned
     | Read
+    | Paused
     | SplitEnded
     | SplitIdle
     | SourcesEnded

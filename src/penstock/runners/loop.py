@@ -48,6 +48,7 @@ from penstock.protocol.messages import (
     Message,
     Overdue,
     Overtook,
+    Paused,
     Read,
     Release,
     SourcesEnded,
@@ -373,7 +374,7 @@ class Seat:
         if all(split.ended for split in self.splits) and self._bounded():
             self.sources_ended = True
             return SourcesEnded()
-        return None
+        return Paused() if self.task.holding else None
 
     def _bounded(self) -> bool:
         """A task without splits of a source has ended only if that source ever ends."""

@@ -21,9 +21,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.operators.aggregate import JOINED_ROWS
+from penstock.operators.aggregate import JOINED_ROWS, PartialAggregate
 from penstock.operators.async_map import Answer, AsyncMap
-from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Origin
+from penstock.operators.operator import LATE, MAIN, PASS, TIME_COLUMN, Origin
 from penstock.operators.time import AssignTime
 from penstock.operators.write import Write
 from penstock.plan.logical import AssignTime as AssignTimeNode
@@ -57,6 +57,7 @@ from penstock.protocol.messages import (
     Order,
     Overdue,
     Overtook,
+    Paused,
     Process,
     Read,
     Recorded,
@@ -145,12 +146,16 @@ class Task:
         self._callers = {op: operator for op, operator in self._ops.items() if isinstance(operator, AsyncMap)}
         for op, caller in self._callers.items():
             caller.time = self._times[op].time
+        self._holders = {op: operator for op, operator in self._ops.items() if isinstance(operator, PartialAggregate)}
+        self._waiting: set[int] = set()  # holders behind whose rows event time waits
         self._ending: set[int] = set()  # callers whose input has ended and whose rows in flight have not
         self._later: list[Order] = []  # what waits until no row is in flight
         self._rows: dict[str, int] = defaultdict(int)
 
     def handle(self, event: Event) -> Iterator[Action]:
         """What to do now that this happened."""
+        if self.holding and not isinstance(event, Read):
+            yield from self._release()
         match event:
             case Arrived() | Trigger() | SourcesEnded() | Overdue() | Overtook() | Aborted():
                 yield from self._obey_all(self._core.handle(event), event.input if isinstance(event, Arrived) else SOURCES)
@@ -161,6 +166,8 @@ class Task:
             case SplitEnded(source, split):
                 self._splits[source, split].ended = True
                 yield from self._split_time(source, split, TIME_MAX)
+            case Paused():
+                pass  # what was held is released
             case SplitIdle(source, split):
                 for op in self._clocks_of[source]:
                     if self._clocks[op].rest((source, split)):
@@ -216,6 +223,11 @@ class Task:
     def calling(self) -> bool:
         """Whether rows are in flight: calls are under way, or about to be."""
         return any(caller.busy for caller in self._callers.values())
+
+    @property
+    def holding(self) -> bool:
+        """Whether rows that were read are held back. It must be told of something before long: of another read, or of a pause."""
+        return any(operator.holding for operator in self._holders.values())
 
     @property
     def ready(self) -> bool:
@@ -335,7 +347,15 @@ class Task:
         for port, rows in operator.receive(input, batch, origin):
             yield from self._deliver(op, port, rows, origin)
 
+    def _release(self) -> Iterator[Action]:
+        for op, operator in self._holders.items():
+            for port, rows in operator.release():
+                yield from self._deliver(op, port, rows, None)
+
     def _deliver(self, op: int, port: str, rows: pa.RecordBatch, origin: Origin | None) -> Iterator[Action]:
+        if port == PASS and op in self._waiting:
+            self._waiting.discard(op)
+            yield from self._tell_time(op, self._times[op])
         if not rows.num_rows:
             return
         if not port.startswith(LATE):  # counted by the operator, which also knows of late rows that nobody reads
@@ -400,6 +420,9 @@ class Task:
         if not minimum.idle:
             for port, rows in self._ops[op].advance(minimum.time):
                 yield from self._deliver(op, port, rows, None)
+        if self._ops[op].holding:
+            self._waiting.add(op)
+            return
         yield from self._tell_time(op, minimum)
 
     def _tell_time(self, op: int, time: Minimum[Any]) -> Iterator[Action]:
