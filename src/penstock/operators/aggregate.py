@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from penstock.expr import Accumulators
 from penstock.operators.operator import LATE, MAIN, PASS, TIME_COLUMN, Errors, Operator, Origin, Out, keep
 from penstock.operators.write import conform
-from penstock.protocol.messages import TIME_MIN
 from penstock.state.columns import key_list
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
+from penstock.state.runs import NEVER
 from penstock.state.table import KeyedTable
 from penstock.state.timers import TimerTable
 from penstock.windows import Tumbling, closing
@@ -49,7 +49,7 @@ class PartialAggregate(Operator):
         self._keys = [*by, WINDOW_COLUMN] if shape else list(by)
         self._shape, self._accumulators, self._errors = shape, accumulators, errors
         self._held: list[pa.RecordBatch] = []
-        self._time = TIME_MIN
+        self._time = NEVER
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Fold."""
