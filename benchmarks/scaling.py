@@ -4,7 +4,7 @@
 
 1. **parallelism**: ad counts of generated events in one task and in two, beside Flink; also with a Python function per event, where next to
    nothing but the function takes time. Two should be twice as fast.
-2. **keys**: a count per key, the same number of rows over a thousand to ten million keys. Rows should cost the same; where a batch
+2. **keys**: a count per key, as many rows (or a few of each key) over a thousand to ten million keys. Rows should cost the same; where a batch
    has a key many times, they are counted in front of the exchange and cost less, and the updates per row tell.
 3. **batch**: the same, with sources that hand out fewer rows at a time.
 4. **channels**: the same in more and more tasks, on the same two cores. Each task has a channel to each: what more of them cost is
@@ -39,6 +39,7 @@ PARTS = ("parallelism", "keys", "batch", "channels", "state")
 KEYS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 BATCHES = (65_536, 16_384, 4_096, 1_024)
 TASKS = (2, 4, 8)
+ROUNDS_MIN = 4  # over all keys, of which the first finds them new
 FEW_KEYS = 100_000
 MANY_KEYS = 1_000_000  # from here on a process has more for its keys than for its batches
 CHANGED, SNAPSHOTS = 10_000, 50
@@ -118,7 +119,7 @@ def flink(rows: int, tasks: int, runs: int) -> list[Run]:
 
 SYSTEMS: dict[str, tuple[Callable[[int, int, int], list[Run]], int]] = {
     "Penstock Continuous": (continuous, 100_000_000),
-    "Penstock Continuous, a Python function per event": (functions, 12_000_000),
+    "Penstock Continuous, a Python function per event": (functions, 16_000_000),
     "Penstock MicroBatch": (microbatch, 32_000_000),
     "Flink": (flink, 64_000_000),
 }
@@ -149,12 +150,12 @@ def parallelism(system: str, scale: float, runs: int) -> Iterator[Point]:
 
 
 def keys(rows: int, runs: int, runner: MakeRunner) -> Iterator[Point]:
-    """The same rows over more and more keys. Of a key in memory is what a process has more than with the fewest keys."""
+    """As many rows, or a few of each key, over more and more keys. Of a key in memory is what a process has more than with the fewest keys."""
     least = 0
     for count in KEYS:
         if count > rows:
             break
-        found = measured(Scattered(count, rows // count), runner(systems.PARALLELISM), runs)
+        found = measured(Scattered(count, max(ROUNDS_MIN, rows // count)), runner(systems.PARALLELISM), runs)
         memory = max(each.memory for each in found)
         least = least or memory
         more = systems.PARALLELISM * (memory - least) / count

@@ -21,7 +21,7 @@ from penstock import sinks
 from penstock.runners.spark.session import make_session
 
 PARALLELISM = 2
-SNAPSHOT_EVERY = "250ms"
+SNAPSHOT_EVERY = "200ms"
 BATCHES = peer.BATCHES
 CONF = {
     "spark.driver.memory": "4g",
