@@ -4,7 +4,7 @@
 
 1. **parallelism**: ad counts of generated events in one task and in two, beside Flink; also with a Python function per event, where next to
    nothing but the function takes time. Two should be twice as fast.
-2. **keys**: a count per key, as many rows (or a few of each key) over a thousand to ten million keys. Rows should cost the same; where a batch
+2. **keys**: a count per key, as many rows, or a few of each key, over a thousand to ten million. Rows should cost the same; where a batch
    has a key many times, they are counted in front of the exchange and cost less, and the updates per row tell.
 3. **batch**: the same, with sources that hand out fewer rows at a time.
 4. **channels**: the same in more and more tasks, on the same two cores. Each task has a channel to each: what more of them cost is
@@ -150,7 +150,7 @@ def parallelism(system: str, scale: float, runs: int) -> Iterator[Point]:
 
 
 def keys(rows: int, runs: int, runner: MakeRunner) -> Iterator[Point]:
-    """As many rows, or a few of each key, over more and more keys. Of a key in memory is what a process has more than with the fewest keys."""
+    """As many rows, or a few of each key, over more and more. Of a key in memory is what a process has more than with the fewest keys."""
     least = 0
     for count in KEYS:
         if count > rows:
