@@ -45,8 +45,16 @@ CASES: dict[str, tuple[str, ...]] = {
     "state": PARTS,
 }
 """Which systems are compared in each. Those of the scaling and the state case are their parts."""
-NOT_QUICK = {("scaling", "parallelism"), ("scaling", "batch"), ("scaling", "channels")}
-"""What says nothing at a size that takes seconds; run when the case is named."""
+NOT_QUICK = {
+    *(("generated", system) for system in ("microbatch", "structured-streaming", "flink-two-phase")),
+    *(("memory", system) for system in THROUGHPUT["memory"]),
+    ("files", "flink-two-phase"),
+    *(("latency-500k", system) for system in ("continuous", "flink")),
+    ("backpressure", "continuous"),
+    *(("scaling", part) for part in ("parallelism", "batch", "channels")),
+    *(("state", part) for part in ("snapshots", "functions", "transform-with-state")),
+}
+"""What says nothing at a size that takes seconds, or what another case says too; run when the case is named."""
 
 
 @dataclass(frozen=True, slots=True)
