@@ -51,4 +51,4 @@ class Near:
             slots = np.fromiter(self._keys, np.int64, len(self._keys))[np.isin(list(self._keys), slots)]
         for slot in slots.tolist():
             if slot in self._keys:
-                del self._slots[self._keys.pop(slot)]
+                self._slots.pop(self._keys.pop(slot), None)  # a key that equals another, as -0.0 does 0.0, may be gone already
