@@ -43,6 +43,7 @@ from penstock.connectors.connector import (
 KEYS = 100
 SPLITS = 2
 WARM_S = 5  # at the start, not counted
+ROOM = 1 << 18  # rows of an epoch; if more come, room is made
 
 SCHEMA = pa.schema([pa.field("key", pa.int64(), nullable=False), pa.field("due", pa.int64(), nullable=False)])
 
@@ -88,12 +89,12 @@ class PacedReader(Reader):
         number = np.arange(self.position, self.position + count, dtype=np.int64) * SPLITS + self.split
         self.position += count
         due_at = (self.start_us + number * self.step_us).astype(np.int64)
-        return Chunk(pa.record_batch({"key": number % KEYS, "due": due_at}), self.position)
+        return Chunk(pa.RecordBatch.from_arrays([pa.array(number % KEYS), pa.array(due_at)], schema=SCHEMA), self.position)
 
 
 @dataclass(frozen=True)
 class Record(Sink):
-    """Takes updates (key, n, due) and notes how late each newly counted row is: files of committed epochs, in microseconds."""
+    """Takes updates (key, n, due) and notes when it was given each: files of committed epochs, with times in microseconds."""
 
     folder: Path
     rate: int
@@ -108,32 +109,29 @@ class Record(Sink):
 
 
 class RecordWriter(Writer):
-    """In the task that counts."""
+    """In the task that counts. It notes what it is given and when; how late that is, is worked out after the run."""
 
     def __init__(self, sink: Record, uid: str) -> None:
         sampler.start_if_wanted()
         self.sink, self.uid = sink, uid
-        self.counted = np.zeros(KEYS, np.int64)
-        self.late: list[npt.NDArray[np.float64]] = []
+        self.noted = np.empty((ROOM, 4), np.int64)
+        self.used = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        now_us = time.time_ns() / 1e3
-        key, total, newest = (batch.column(name).to_numpy() for name in ("key", "n", "due"))
-        fresh = total - self.counted[key]
-        self.counted[key] = total
-        # The rows of a key that are new, counted back from its newest one: 0, 1, ... fresh - 1.
-        which = np.repeat(np.arange(len(key)), fresh)
-        back = np.arange(len(which)) - np.repeat(np.cumsum(fresh) - fresh, fresh)
-        due = newest[which] - back * KEYS * 1e6 / self.sink.rate
-        warm = (total[which] - 1 - back) * KEYS < WARM_S * self.sink.rate
-        self.late.append(np.where(warm, np.nan, now_us - due))
+        start, self.used = self.used, self.used + batch.num_rows
+        if self.used > len(self.noted):
+            self.noted = np.concatenate([self.noted[:start], np.empty((2 * self.used, 4), np.int64)])
+        noted = self.noted[start : self.used]
+        noted[:, 0] = time.time_ns() // 1000
+        for column, name in enumerate(("key", "n", "due"), 1):
+            noted[:, column] = batch.column(name).to_numpy()
 
     def prepare(self, epoch: int) -> list[str]:
-        if not self.late:
+        if not self.used:
             return []
-        name = f"{self.uid}-{epoch}.f64"
-        np.concatenate(self.late).tofile(self.sink.folder / f".{name}")
-        self.late = []
+        name = f"{self.uid}-{epoch}.i64"
+        self.noted[: self.used].tofile(self.sink.folder / f".{name}")
+        self.used = 0
         return [name]
 
 
@@ -147,6 +145,28 @@ class RecordCommitter(Committer):
         for name in committables:
             os.replace(self.folder / f".{name}", self.folder / name)
         return Verdict.DONE
+
+
+def lateness(folder: Path, rate: int) -> npt.NDArray[np.float64]:
+    """How late each row was counted, in microseconds; nan for those at the start."""
+    late = []
+    counted = np.zeros(KEYS, np.int64)
+    for file in sorted(folder.glob("[!.]*.i64"), key=lambda file: int(file.stem.rpartition("-")[2])):
+        at, key, total, newest = np.fromfile(file, np.int64).reshape(-1, 4).T
+        order = np.argsort(key, kind="stable")  # the updates of a key in a row, and in order
+        at, key, total, newest = at[order], key[order], total[order], newest[order]
+        first = np.flatnonzero(np.diff(key, prepend=-1))
+        before = np.roll(total, 1)
+        before[first] = counted[key[first]]
+        counted[key] = total
+        fresh = total - before
+        # The rows that an update is the first to count, back from the newest one: 0, 1, ... fresh - 1.
+        which = np.repeat(np.arange(len(key)), fresh)
+        back = np.arange(len(which)) - np.repeat(np.cumsum(fresh) - fresh, fresh)
+        due = newest[which] - back * KEYS * 1e6 / rate
+        warm = (total[which] - 1 - back) * KEYS < WARM_S * rate
+        late.append(np.where(warm, np.nan, at[which] - due))
+    return np.concatenate(late)
 
 
 def running_count(rate: int, seconds: float, folder: Path) -> pen.Pipeline:
@@ -175,7 +195,7 @@ def run(rate: int, seconds: float, folder: Path, runner: pen.Runner | None = Non
         runner = pen.Continuous(session(), parallelism=PARALLELISM, snapshot_every="1s")
     with processes.watched(os.getpid()) as used:  # without what it takes to read the results
         job = running_count(rate, seconds, folder).run(runner)
-    counted = np.concatenate([np.fromfile(file) for file in sorted(folder.glob("[!.]*.f64"))])
+    counted = lateness(folder, rate)
     late = counted[~np.isnan(counted)] / 1e3
     p50, p99, p999, worst = np.percentile(late, [50, 99, 99.9, 100]).round(2).tolist()
     rows = int(rate * seconds) // SPLITS * SPLITS

@@ -91,6 +91,24 @@ def test_few_rows_are_grouped_like_many(found: list[dict[str, Any]], keys: list[
     )  # NaN is not equal to itself, and -0.0 is not 0.0
 
 
+@given(rows, st.sampled_from([["k"], ["k", "s"]]))
+def test_rows_that_were_not_grouped_merge_into_those_that_were(found: list[dict[str, Any]], keys: list[str]) -> None:
+    batch = pa.RecordBatch.from_pylist(found, schema=SCHEMA)
+    acc = Accumulators(ALL, SCHEMA)
+    rows, bad = acc.partial(batch, keys, grouped=False)
+    assert bad is None
+    at_once, _ = acc.partial(batch, keys)
+    assert rows.schema == at_once.schema
+    assert sorted(map(repr, acc.merge(rows, keys).to_pylist())) == sorted(map(repr, at_once.to_pylist()))
+
+
+def test_folds_alone_leave_every_row_apart_if_that_is_allowed() -> None:
+    acc = Accumulators([("n", count()), ("total", col("n").sum())], SCHEMA)
+    batch = pa.RecordBatch.from_pylist([{"k": 7, "n": 1}, {"k": 7, "n": 2}], schema=SCHEMA)
+    rows, _ = acc.partial(batch, ["k"], grouped=False)
+    assert rows.select(["n.n", "total.sum"]).to_pylist() == [{"n.n": 1, "total.sum": 1}, {"n.n": 1, "total.sum": 2}]
+
+
 @given(
     st.lists(st.tuples(st.integers(-3, 3), st.sampled_from("abc"), st.sampled_from([0, 10**7])), min_size=1, max_size=40),
     st.sampled_from([["k"], ["k", "s"], ["s"], ["k", "s", "w"], ["w"]]),

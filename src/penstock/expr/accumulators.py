@@ -33,6 +33,7 @@ from penstock.expr.evaluate import Evaluated, compile
 from penstock.expr.folds import Folded, Slot, combine, merging
 from penstock.expr.grouping import group, group_and_list, keys_of, one_batch
 from penstock.expr.nodes import EVENT_TIME, Case, Literal, Node
+from penstock.expr.quickgroups import apart
 from penstock.expr.rowwise import either
 from penstock.expr.segments import Bools, pairs
 from penstock.expr.slots import Rows, Slots
@@ -98,10 +99,15 @@ class Accumulators:
         self._retract, self._timed = retract, EVENT_TIME in schema.names
         self._listed = any(isinstance(step.columns, Slots) for step in self.steps)
 
-    def partial(self, batch: pa.RecordBatch, key_names: Sequence[str]) -> tuple[pa.RecordBatch, np.ndarray | None]:
+    def partial(
+        self, batch: pa.RecordBatch, key_names: Sequence[str], *, grouped: bool = True
+    ) -> tuple[pa.RecordBatch, np.ndarray | None]:
         """One row per distinct key: keys, accumulators and `__rows`; and which rows were left out as bad.
 
         A bad row counts nowhere: in no aggregate and not in `__rows`. The mask is None where no row is bad.
+
+        Args:
+            grouped: if False, a key may stand in several rows, where that is less work.
         """
         inputs, errors = [], None
         for step in self.steps:
@@ -111,7 +117,7 @@ class Accumulators:
                 errors = either(errors, one.errors)
             inputs.append(_Inputs([one.values for one in found], None if counts is None else counts.values))
         if errors is None and not self._listed:
-            return self._partial(batch, key_names, inputs, None), None
+            return self._partial(batch, key_names, inputs, None, grouped), None
         bad = np.zeros(batch.num_rows, np.bool_) if errors is None else np.array(errors)
         while True:
             good = ~bad if bad.any() else None
@@ -196,7 +202,7 @@ class Accumulators:
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=merged.schema)
 
     def _partial(
-        self, batch: pa.RecordBatch, key_names: Sequence[str], inputs: list[_Inputs], good: Bools | None
+        self, batch: pa.RecordBatch, key_names: Sequence[str], inputs: list[_Inputs], good: Bools | None, grouped: bool = True
     ) -> pa.RecordBatch:
         """The partial rows of the good rows."""
         hidden = [CHANGE] * self._retract + [EVENT_TIME] * (self._timed and self._listed)
@@ -216,8 +222,8 @@ class Accumulators:
                 folds += zip(step.columns.slots, step.columns.inputs(values, signs), strict=True)
         folds.append((self._rows, None if signs is None else pa.array(signs)))
         if not self._listed:
-            return group(keys, folds, rows)
-        grouped, segments = group_and_list(keys, folds, rows)
+            return group(keys, folds, rows) if grouped else apart(keys, folds, rows)
+        found, segments = group_and_list(keys, folds, rows)
         made: list[list[pa.Array]] = []
         for step, one in zip(self.steps, inputs, strict=True):
             if isinstance(step.columns, Folded):
@@ -225,7 +231,7 @@ class Accumulators:
                 continue
             counted = segments if one.counts is None else segments.known(one.counts)
             made.append(step.columns.partial(Rows(one.values, counted, columns.get(EVENT_TIME), signs)))
-        return self._assembled(grouped, made, len(keys))
+        return self._assembled(found, made, len(keys))
 
     def _assembled(self, grouped: pa.RecordBatch, made: list[list[pa.Array]], keys: int) -> pa.RecordBatch:
         """Keys, the columns of each step in turn, and `__rows`; those of folds were grouped, others are `made`."""

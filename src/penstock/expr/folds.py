@@ -11,6 +11,7 @@ pass of Arrow's own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -40,7 +41,7 @@ class Slot:
     fold: str
     type: pa.DataType
 
-    @property
+    @functools.cached_property
     def field(self) -> pa.Field:
         """The column. Counts are never null."""
         return pa.field(self.name, self.type, self.fold not in ("count", "add"))

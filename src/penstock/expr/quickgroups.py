@@ -10,6 +10,7 @@ Both give what `grouping` gives, but for the order of groups, which nobody is pr
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ from penstock.expr.encoded import numbers_of
 from penstock.expr.folds import Slot, as_slot, fold
 from penstock.expr.ordering import decoded
 
-__all__ = ["Keys", "quickly"]
+__all__ = ["Keys", "apart", "quickly"]
 
 Keys = list[tuple[pa.Field, pa.Array]]
 
@@ -39,6 +40,22 @@ def quickly(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordBa
     return _few(keys, folds, rows) if counted is None and rows <= FEW_ROWS else counted
 
 
+def apart(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordBatch:
+    """Each row as a group of its own."""
+    arrays = [decoded(column) for _, column in keys]
+    for slot, values in folds:
+        if slot.fold == "count" and (values is None or not values.null_count):
+            arrays.append(as_slot(_ones(rows), slot))
+            continue
+        prepared, function, _, read = fold(slot, values)
+        if prepared.null_count and not slot.field.nullable:  # of nothing, a count is 0
+            prepared = pc.fill_null(prepared, 0)
+        if function == "sum" and pa.types.is_floating(prepared.type):  # a sum begins with 0.0, and so is never -0.0
+            prepared = pc.add(prepared, 0.0)
+        arrays.append(read(prepared, slot))
+    return _batch(keys, folds, arrays)
+
+
 def _few(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordBatch | None:
     """Few rows, grouped. None if keys or values are not of the kinds that are told apart and folded easily."""
     columns = [decoded(column) for _, column in keys]
@@ -47,13 +64,11 @@ def _few(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordBatch
     lists = [column.to_pylist() for column in columns]
     numbers: dict[Any, int] = {}
     found = [numbers.setdefault(key, len(numbers)) for key in (zip(*lists) if len(lists) > 1 else lists[0])]
-    alone = len(numbers) == rows
-    order = starts = np.arange(rows)
-    arrays = columns
-    if not alone:
-        order = np.argsort(found, kind="stable")
-        starts = np.searchsorted(np.array(found)[order], np.arange(len(numbers)))
-        arrays = [column.take(pa.array(order[starts])) for column in columns]
+    if len(numbers) == rows:
+        return apart(keys, folds, rows)
+    order = np.argsort(found, kind="stable")
+    starts = np.searchsorted(np.array(found)[order], np.arange(len(numbers)))
+    arrays = [column.take(pa.array(order[starts])) for column in columns]
     counts: pa.Array | None = None
     for slot, values in folds:
         if slot.fold == "count" and (values is None or not values.null_count):
@@ -61,18 +76,21 @@ def _few(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordBatch
             arrays.append(as_slot(counts, slot))
             continue
         prepared, function, _, read = fold(slot, values)
-        if alone:
-            if prepared.null_count and not slot.field.nullable:  # of nothing, a count is 0
-                prepared = pc.fill_null(prepared, 0)
-            if function == "sum" and pa.types.is_floating(prepared.type):  # a sum begins with 0.0, and so is never -0.0
-                prepared = pc.add(prepared, 0.0)
-        else:
-            if prepared.type != pa.int64() or prepared.null_count:
-                return None
-            prepared = pa.array(_FOLDS[function].reduceat(prepared.to_numpy()[order], starts))
-        arrays.append(read(prepared, slot))
-    fields = [field.with_type(array.type) for (field, _), array in zip(keys, arrays)] + [slot.field for slot, _ in folds]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        if prepared.type != pa.int64() or prepared.null_count:
+            return None
+        arrays.append(read(pa.array(_FOLDS[function].reduceat(prepared.to_numpy()[order], starts)), slot))
+    return _batch(keys, folds, arrays)
+
+
+def _batch(keys: Keys, folds: list[tuple[Slot, Any]], arrays: list[pa.Array]) -> pa.RecordBatch:
+    """Columns of keys, then of slots."""
+    fields = [field if field.type == array.type else field.with_type(array.type) for (field, _), array in zip(keys, arrays)]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*fields, *(slot.field for slot, _ in folds)]))
+
+
+@functools.lru_cache(FEW_ROWS)
+def _ones(rows: int) -> pa.Array:
+    return pa.array(np.ones(rows, np.int64))
 
 
 def _counted(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordBatch | None:
@@ -98,8 +116,7 @@ def _counted(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordB
         arrays.insert(0, each.value(left % each.span))
         left = left // each.span
     counted = pa.array(counts[there])
-    fields = [field.with_type(array.type) for (field, _), array in zip(keys, arrays)] + [slot.field for slot, _ in folds]
-    return pa.RecordBatch.from_arrays([*arrays, *(as_slot(counted, slot) for slot, _ in folds)], schema=pa.schema(fields))
+    return _batch(keys, folds, [*arrays, *(as_slot(counted, slot) for slot, _ in folds)])
 
 
 @dataclass(frozen=True, slots=True)

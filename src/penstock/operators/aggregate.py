@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from penstock.expr import Accumulators
 from penstock.operators.operator import LATE, MAIN, PASS, TIME_COLUMN, Errors, Operator, Origin, Out, keep
 from penstock.operators.write import conform
-from penstock.state.columns import key_list
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.runs import NEVER
 from penstock.state.table import KeyedTable
@@ -28,14 +27,17 @@ TIME_TYPE = pa.timestamp("us", tz="UTC")
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 JOINED_ROWS = 1_024
-"""What is sent is one row per key. Whoever joins what was sent (see `runners.queues`) makes batches of this size at most."""
+"""Whoever joins what was sent (see `runners.queues`) makes batches of this size at most; in larger ones each key has one row."""
 HELD_BATCHES, HELD_ROWS_MIN = 4, 8_192
 """Partial rows of so many reads are sent as one, if each of them had so many rows, which is under load only."""
+FEW_ROWS, TRIED_EVERY = 64, 16
+"""Of batches with so few rows every so many is folded, to see whether it leaves half of them or less: then all are."""
 FAILED = "the input of an aggregate failed"
 
 
 class PartialAggregate(Operator):
-    """Fold the rows of a batch into one row per key (and window), so that fewer cross the exchange.
+    """Fold the rows of a batch into one row per key (and window), so that fewer cross the exchange. Of a few rows whose keys differ
+    each may stay one: folding them would cost more than it saves.
 
     Where there are windows and reads are large, which is under load, the rows of several reads become one such batch. What a read makes
     late is late all the same: a row of a window that has ended is not put together with rows from before it did.
@@ -50,12 +52,13 @@ class PartialAggregate(Operator):
         self._shape, self._accumulators, self._errors = shape, accumulators, errors
         self._held: list[pa.RecordBatch] = []
         self._time = NEVER
+        self._apart = 0  # how many small batches are not folded from here
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Fold."""
         if self._shape:
             batch = with_window(batch, self._shape)
-        rows, bad = self._accumulators.partial(batch, self._keys)
+        rows, bad = self._folded(batch)
         if bad is not None and bad.any():
             yield from self._errors.letters(batch, np.flatnonzero(bad), FAILED, origin)
         holds = self._shape is not None and origin is not None and batch.num_rows >= HELD_ROWS_MIN
@@ -65,6 +68,18 @@ class PartialAggregate(Operator):
             self._held.append(rows)
         else:
             yield MAIN, rows
+
+    def _folded(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Bools | None]:
+        """Partial rows. Where batches are small and their keys differ, as now and then one of them shows, nothing is folded."""
+        if batch.num_rows > FEW_ROWS:
+            return self._accumulators.partial(batch, self._keys)
+        if self._apart:
+            self._apart -= 1
+            return self._accumulators.partial(batch, self._keys, grouped=False)
+        rows, bad = self._accumulators.partial(batch, self._keys)
+        if rows.num_rows > batch.num_rows // 2:
+            self._apart = TRIED_EVERY
+        return rows, bad
 
     def _open(self, rows: pa.RecordBatch) -> bool:
         """Whether none of these windows has ended."""
@@ -118,29 +133,25 @@ class KeyedAggregate(Operator):
     def _fold(self, rows: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, np.ndarray[Any, np.dtype[np.bool_]]]:
         """Bring the state up to date with rows of accumulators; return the merged rows, and which of them the state had already.
 
-        A key stands in at most one row: both ways in which accumulators are made group by key. So old and new rows meet pairwise.
+        Those of a key meet first, so that old and new rows meet pairwise.
         """
         state_keys = canonical_keys(rows, keys)
+        if self._partial and rows.num_rows <= JOINED_ROWS and not self._table.distinct(state_keys):
+            rows = self._accumulators.merge(rows, keys)
+            state_keys = canonical_keys(rows, keys)
         found, old = self._table.get_many(state_keys)
         merged = self._accumulators.combine(old, found, rows)
         self._table.put_many(state_keys, merged)
-        assert self._table.distinct(state_keys), "rows of accumulators have one row per key"
+        assert self._table.distinct(state_keys), "what is larger than what is joined has one row per key"
         whole = pa.RecordBatch.from_arrays([*state_keys.columns, *merged.columns], names=[*keys, *merged.schema.names])
         return whole, found
 
     def _accumulated(self, batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, list[int]]:
-        """Rows as accumulators, one per key, and the numbers of the rows that failed. Partial rows are accumulators already."""
+        """Rows as accumulators, and the numbers of the rows that failed. Partial rows are accumulators already."""
         if self._partial:
-            return self._accumulators.merge(batch, keys) if self._repeated(batch, keys) else batch, []
+            return batch, []
         rows, bad = self._accumulators.partial(batch, keys)
         return rows, [] if bad is None else np.flatnonzero(bad).tolist()
-
-    def _repeated(self, rows: pa.RecordBatch, keys: Sequence[str]) -> bool:
-        """Whether a key stands in several partial rows. Only small batches are several that were joined."""
-        if rows.num_rows > JOINED_ROWS:
-            return False
-        listed = key_list(rows.select(keys))
-        return len(set(listed)) < len(listed)
 
     def _result(self, merged: pa.RecordBatch) -> tuple[list[pa.Array], list[pa.Array]]:
         """Key columns in the user's types, and result columns."""

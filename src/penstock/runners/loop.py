@@ -388,7 +388,7 @@ class Seat:
         rows_max = min(self.rows_max, self.task.rows_max or self.rows_max, self._rows_fit)
         chunk = split.reader.poll(rows_max if split.group is None else min(rows_max, align.ROWS_MAX))
         if self.poll_every and (chunk is None or chunk.batch is None or chunk.batch.num_rows < PACED_ROWS):
-            split.poll_at = now + self.poll_every
+            split.poll_at = now - now % self.poll_every + self.poll_every
         if chunk is not None and (chunk.batch is not None or chunk.bad):
             split.idle = False
             self._speaks(split)

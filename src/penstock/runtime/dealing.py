@@ -6,13 +6,11 @@ for some keys whose they are: a step in Python per key is less than the steps of
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
-from itertools import pairwise, repeat
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.operators.write import conform
@@ -27,22 +25,25 @@ FRAME_BYTES_MAX = 4 * 1024 * 1024
 FEW_ROWS = 512
 REMEMBERED_MAX = 16_384
 
-Owners = npt.NDArray[np.int16]
-
 
 class Dealer:
     """What task `index` of a stage sends on."""
 
     def __init__(self, index: int, parallelism: int, max_parallelism: int) -> None:
         self._index, self._parallelism, self._max_parallelism = index, parallelism, max_parallelism
-        self._known: dict[int, dict[Any, int]] = defaultdict(dict)  # exchange -> key -> task
+        self._known: dict[int, dict[Any, int]] = {}  # exchange -> key -> task
+        self._widths: dict[int, int | None] = {}  # exchange -> bytes of a row, if all have as many
 
     def deal(self, exchange: Exchange, rows: pa.RecordBatch) -> Iterator[tuple[int, Batch]]:
         """Messages, and the task that each is for."""
-        arrays = [conform(rows.column(f.name), f.type) for f in exchange.schema]
-        rows = pa.RecordBatch.from_arrays(arrays, schema=exchange.schema)
+        if rows.schema != exchange.schema:
+            arrays = [conform(rows.column(f.name), f.type) for f in exchange.schema]
+            rows = pa.RecordBatch.from_arrays(arrays, schema=exchange.schema)
+        if exchange.id not in self._widths:
+            self._widths[exchange.id] = width_of(exchange.schema)
+        width = self._widths[exchange.id]
         for target, part in self._parts(exchange, rows):
-            for message in messages(part):
+            for message in messages(part, width):
                 yield target, message
 
     def _parts(self, exchange: Exchange, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -55,38 +56,50 @@ class Dealer:
         if self._parallelism == 1:
             yield 0, rows
             return
-        owners = self._owners(exchange.id, canonical_keys(rows, exchange.keys))
-        order = np.argsort(owners, kind="stable")  # which numpy does by counting for so small a type
-        bounds = np.searchsorted(owners[order], np.arange(self._parallelism + 1)).tolist()
-        sorted_rows = rows.take(pa.array(order))
+        order, bounds = self._order(exchange.id, canonical_keys(rows, exchange.keys))
+        sorted_rows = rows.take(order)
         for target, (start, stop) in enumerate(pairwise(bounds)):
             if stop > start:
                 yield target, sorted_rows.slice(start, stop - start)
 
-    def _owners(self, exchange: int, keys: pa.RecordBatch) -> Owners:
-        """The task of each key."""
+    def _order(self, exchange: int, keys: pa.RecordBatch) -> tuple[pa.Array, list[int]]:
+        """The rows by task, and where those of each begin and end."""
         if keys.num_rows > FEW_ROWS:
-            return self._hashed(keys)
-        known, listed = self._known[exchange], key_list(keys)
-        owners: Owners = np.fromiter(map(known.get, listed, repeat(-1)), np.int16, len(listed))
-        if owners.min() < 0:
+            owners = self._owners(keys)
+            order = np.argsort(owners, kind="stable")  # which numpy does by counting for so small a type
+            return pa.array(order), np.searchsorted(owners[order], np.arange(self._parallelism + 1)).tolist()
+        known, listed = self._known.setdefault(exchange, {}), key_list(keys)
+        if not all(map(known.__contains__, listed)):
             if len(known) > REMEMBERED_MAX:
                 known.clear()
-            owners = self._hashed(keys)
-            known.update(zip(listed, owners.tolist()))
-        return owners
+            known.update(zip(listed, self._owners(keys).tolist()))
+        rows: list[list[int]] = [[] for _ in range(self._parallelism)]
+        for row, key in enumerate(listed):
+            rows[known[key]].append(row)
+        return pa.array([row for each in rows for row in each]), list(accumulate(map(len, rows), initial=0))
 
-    def _hashed(self, keys: pa.RecordBatch) -> Owners:
+    def _owners(self, keys: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int16]]:
+        """The task of each key."""
         groups = groups_of(hash_keys(keys), self._max_parallelism)
         return owner(groups, self._parallelism, self._max_parallelism).astype(np.int16)
 
 
-def messages(rows: pa.RecordBatch) -> Iterator[Batch]:
+def width_of(schema: pa.Schema) -> int | None:
+    """How many bytes a row has, with one for what may be null; None if not all have as many. Arrow's own count takes long."""
+    if any(pa.types.is_dictionary(field.type) for field in schema):
+        return None
+    try:
+        return sum(int(field.type.bit_width + 7) // 8 + field.nullable for field in schema)
+    except ValueError:  # of texts, lists and the like
+        return None
+
+
+def messages(rows: pa.RecordBatch, width: int | None) -> Iterator[Batch]:
     """The rows in pieces of at most FRAME_BYTES_MAX, however uneven they are; a row that is larger travels alone."""
-    size = rows.nbytes
+    size = rows.nbytes if width is None else rows.num_rows * width
     if size <= FRAME_BYTES_MAX or rows.num_rows == 1:
         yield Batch(rows, rows.num_rows, size)
         return
     half = rows.num_rows // 2
-    yield from messages(rows.slice(0, half))
-    yield from messages(rows.slice(half))
+    yield from messages(rows.slice(0, half), width)
+    yield from messages(rows.slice(half), width)

@@ -115,6 +115,8 @@ class _Asked:
     routing: Hashes
     hashes: Hashes
     slots: Ints
+    listed: list[Any] | None = None
+    """The keys in Python, if they are few."""
 
 
 class _Order:
@@ -249,18 +251,17 @@ class KeyedTable:
         return found, batch_of(self._values_schema, arrays, len(slots))
 
     def distinct(self, keys: pa.RecordBatch) -> bool:
-        """Whether no key occurs twice, of keys that were put. Cheap for those that were put last."""
-        slots = self._ask(keys, None).slots
-        assert (slots >= 0).all(), "a key that was not put"
-        if len(slots) <= _FEW:
-            return len(set(slots.tolist())) == len(slots)
-        rows = np.arange(len(slots), dtype=np.int32)
-        self._row[slots] = rows  # of rows with the same slot the last stays, and the others find it there
-        return bool((self._row[slots] == rows).all())
+        """Whether no key occurs twice. Cheap for few, and for those that were put last."""
+        asked = self._ask(keys, None)
+        if asked.listed is None and (asked.slots >= 0).all():
+            rows = np.arange(len(asked.slots), dtype=np.int32)
+            self._row[asked.slots] = rows  # of rows with the same slot the last stays, and the others find it there
+            return bool((self._row[asked.slots] == rows).all())
+        listed = key_list(keys) if asked.listed is None else asked.listed
+        return len(set(listed)) == len(listed)
 
     def put_many(self, keys: pa.RecordBatch, values: pa.RecordBatch, hashes: Hashes | None = None) -> None:
         """Set the values of keys; of a key that occurs twice the last row stays."""
-        assert values.schema.types == self._values_schema.types, f"values are {values.schema}, not {self._values_schema}"
         asked = self._ask(keys, hashes)
         self._insert(asked, np.flatnonzero(asked.slots < 0))
         for column, array in zip(self._values, values.columns, strict=True):
@@ -386,12 +387,12 @@ class KeyedTable:
         slots = self._near.find(listed)
         missing = np.flatnonzero(slots < 0)
         if not len(missing):
-            return _Asked(keys, _NO_HASHES, _NO_HASHES, slots)  # so nobody will ask for the hashes
+            return _Asked(keys, _NO_HASHES, _NO_HASHES, slots, listed)  # so nobody will ask for the hashes
         routing, hashes = self._hashes(keys, routing)
         equal = self._equal_to(keys)
         slots[missing] = self._index.find(hashes[missing], lambda found, rows: equal(found, missing[rows]))
         self._near.learn([listed[row] for row in missing.tolist()], slots[missing])
-        return _Asked(keys, routing, hashes, slots)
+        return _Asked(keys, routing, hashes, slots, listed)
 
     def _hashes(self, keys: pa.RecordBatch, routing: Hashes | None) -> tuple[Hashes, Hashes]:
         """What decides the groups of keys, and what finds them."""
