@@ -104,7 +104,7 @@ def microbatch(rows: int, tasks: int, runs: int) -> list[Run]:
 
 
 def warm_runs(runner: Runner, job: Callable[[Source], pen.Pipeline], rows: int, runs: int) -> list[Run]:
-    """Several runs, after one that warms up."""
+    """Several runs, after one that warms up. Each split has every key: once each of them was seen so many times all are there."""
     counts = (rows // 4, *[rows] * runs)
     return [systems.run_penstock(runner, job(workload.generated(count)), count) for count in counts][1:]
 
@@ -179,9 +179,9 @@ def channels(rows: int, runs: int, runner: MakeRunner) -> Iterator[Point]:
 
 
 def measured(source: Scattered, runner: Runner, runs: int) -> list[statejobs.Counted]:
-    """Several runs, after one that warms up."""
+    """Several runs, after one that warms up. Each split has every key: once each of them was seen so many times all are there."""
     statejobs.count(Scattered(1_000, 100, lanes=source.lanes), runner)  # what is imported on first use
-    return [statejobs.count(source, runner) for _ in range(runs)]
+    return [statejobs.count(source, runner, filled=source.lanes) for _ in range(runs)]
 
 
 def point(name: str, found: list[statejobs.Counted], figures: dict[str, str]) -> Point:

@@ -94,16 +94,20 @@ class KeysReader(Reader):
 
 @dataclass(frozen=True)
 class Tally(Sink):
-    """Adds up updates (key, n), of which `rounds` is a key's last; a file per committed epoch with what each writer says."""
+    """Adds up updates (key, n), of which `rounds` is a key's last; a file per committed epoch with what each writer says.
+
+    Time is taken from the first batch on that has no n up to `filled`: all keys are there by then.
+    """
 
     folder: Path
     rounds: int
     limited: bool = False
+    filled: int = 0
     name: str = "tally"
     accepts: frozenset[str] = frozenset({"append", "update"})
 
     def writer(self, context: SinkContext) -> Writer:
-        return TallyWriter(self.rounds, self.limited)
+        return TallyWriter(self.rounds, self.limited, self.filled)
 
     def committer(self, context: SinkContext) -> Committer:
         return TallyCommitter(self.folder)
@@ -112,23 +116,26 @@ class Tally(Sink):
 class TallyWriter(Writer):
     """In the task that counts."""
 
-    def __init__(self, rounds: int, limited: bool) -> None:
+    def __init__(self, rounds: int, limited: bool, filled: int) -> None:
         sampler.start_if_wanted()
         if limited:
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, resource.getrlimit(resource.RLIMIT_DATA)[1]))
         watch_pauses()
-        self.rounds = rounds
-        self.rows = self.total = self.done = self.most = 0
+        self.rounds, self.filled = rounds, filled
+        self.before = self.rows = self.total = self.done = self.most = 0
         self.first_at = self.last_at = 0  # microseconds, as everything here that is written down
         self.gap = self.cpu = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         now = time.time_ns() // 1000
-        if not self.first_at:
+        counts = batch.column("n").to_numpy()
+        if not self.first_at and counts.min(initial=self.rounds) > self.filled:
             self.first_at = self.last_at = now
             self.cpu = time.process_time_ns() // 1000
-        self.gap, self.last_at = max(self.gap, now - self.last_at), now
-        counts = batch.column("n").to_numpy()
+        if self.first_at:
+            self.gap, self.last_at = max(self.gap, now - self.last_at), now
+        else:
+            self.before += len(counts)
         self.rows += len(counts)
         self.total += int(counts.sum())
         self.done += int((counts == self.rounds).sum())
@@ -137,9 +144,9 @@ class TallyWriter(Writer):
     def prepare(self, epoch: int) -> list[Json]:
         times = {"first_at": self.first_at, "last_at": self.last_at, "gap": self.gap}
         times |= {"cpu": time.process_time_ns() // 1000 - self.cpu, "process": os.getpid()}
-        counts = {"rows": self.rows, "total": self.total, "done": self.done, "most": self.most}
+        counts = {"rows": self.rows, "before": self.before, "total": self.total, "done": self.done, "most": self.most}
         said = {**counts, "memory": memory_now(), "pauses": list(PAUSES), **times}
-        self.rows = self.total = self.done = self.most = self.gap = 0
+        self.before = self.rows = self.total = self.done = self.most = self.gap = 0
         PAUSES.clear()
         return [said]
 
@@ -188,9 +195,9 @@ def counting(source: Source, sink: Sink) -> pen.Pipeline:
 class Counted:
     """What came of a run."""
 
-    rows: int
+    rows: int  # without those before all keys were there
     updates: int  # as many as rows, unless a key occurs several times in a batch
-    seconds: float  # from the first update to the last
+    seconds: float  # from the first update to the last, of those rows
     cpu_s: float  # of all processes, all threads, from their first update on
     note: str
     commits: int
@@ -214,18 +221,19 @@ def count(
     runner: pen.Runner,
     *,
     limited: bool = False,
+    filled: int = 0,
     pipeline: Callable[[Source, Sink], pen.Pipeline] = counting,
 ) -> Counted:
     """Run to the end, and check."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        pipeline(source, Tally(Path(folder), source.rounds, limited)).run(runner)
+        pipeline(source, Tally(Path(folder), source.rounds, limited, filled)).run(runner)
         epochs = [json.loads(file.read_text()) for file in Path(folder).glob("*.json")]
     said = [each for epoch in epochs for each in epoch]
     wrote = [each for each in said if each["first_at"]]
     cpu = {process: max(each["cpu"] for each in wrote if each["process"] == process) for process in {w["process"] for w in wrote}}
     return Counted(
-        source.keys * source.rounds,
-        sum(each["rows"] for each in said),
+        source.keys * source.rounds - sum(each["before"] for each in said),
+        sum(each["rows"] - each["before"] for each in said),
         (max(each["last_at"] for each in wrote) - min(each["first_at"] for each in wrote)) / 1e6,
         sum(cpu.values()) / 1e6,
         source.wrong(said),

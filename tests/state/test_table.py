@@ -6,14 +6,17 @@ import datetime
 import decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from files_in_memory import FilesInMemory
 
 from penstock.errors import CorruptError, PlanError, StorageError
 from penstock.state import history
+from penstock.state import table as table_module
 from penstock.state.history import Frozen, store
 from penstock.state.keygroups import groups_of, hash_keys
+from penstock.state.near import Near
 from penstock.state.runs import Handle, forget_validated
 from penstock.state.table import KeyedTable, StateSpec
 
@@ -360,8 +363,26 @@ def test_small_and_large_batches_of_keys_agree(rows: int, kind: Kind) -> None:
     assert table.get_many(ads(7_001, 3))[1].to_pydict() == {"n": [2, None]}
 
 
-def test_keys_that_were_put_are_distinct_or_not(kind: Kind) -> None:
+@pytest.mark.parametrize("few", [0, 512])
+def test_rows_that_share_their_key_are_told_apart(kind: Kind, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "_FEW", few)
     table = kind(COUNTS, ALL, 128)
-    for keys, distinct in ((ads(1, 2, 3), True), (ads(1, 2, 1), False), (ads(), True), (ads(None, None), False)):
-        table.put_many(keys, counts(*range(keys.num_rows)))
-        assert table.distinct(keys) == distinct
+    table.put_many(ads(1, 2, 3, None), counts(1, 1, 1, 1))
+    for keys in (ads(1, 2, 3), ads(), ads(None, 1), ads(1, 2, 9)):
+        assert table.repeats(keys) is None
+    for keys, shared in ((ads(1, 2, 1), [True, False, True]), (ads(3, None, 2, None), [False, True, False, True])):
+        found = table.repeats(keys)
+        assert found is not None
+        assert found.tolist() == shared if not few else found.all()
+    found = table.repeats(ads(8, 8, 1, 9))  # not there: the same or not
+    assert found is not None
+    assert found[:2].all()
+
+
+def test_keys_that_equal_each_other_are_forgotten_without_harm() -> None:
+    near = Near()
+    near.learn([0.0], np.array([1]))
+    near.learn([-0.0], np.array([2]))
+    near.forget(np.array([1]))
+    near.forget(np.array([2]))
+    assert near.find([0.0]).tolist() == [-1]

@@ -142,6 +142,12 @@ class Accumulators:
         ]
         return self._assembled(grouped, made, len(keys))
 
+    def merge_some(self, rows: pa.RecordBatch, key_names: Sequence[str], which: Bools) -> pa.RecordBatch:
+        """`merge`, if it is known which rows share a key with others."""
+        if which.all():
+            return self.merge(rows, key_names)
+        return one_batch([rows.filter(pa.array(~which)), self.merge(rows.filter(pa.array(which)), key_names)])
+
     def combine(self, old: pa.RecordBatch, found: np.ndarray, new: pa.RecordBatch) -> pa.RecordBatch:
         """Row i of `old` and row i of `new` become one; where `found` is False there is no old row.
 

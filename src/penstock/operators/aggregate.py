@@ -27,23 +27,23 @@ TIME_TYPE = pa.timestamp("us", tz="UTC")
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 JOINED_ROWS = 1_024
-"""Whoever joins what was sent (see `runners.queues`) makes batches of this size at most; in larger ones each key has one row."""
+"""Whoever joins what was sent (see `runners.queues`) makes batches of this size at most."""
 HELD_BATCHES, HELD_ROWS_MIN = 4, 8_192
 """Partial rows of so many reads are sent as one, if each of them had so many rows, which is under load only."""
-FEW_ROWS, TRIED_EVERY = 64, 16
-"""Of batches with so few rows every so many is folded, to see whether it leaves half of them or less: then all are."""
+TRIED_EVERY = 16
+"""Where keys hardly repeat within a batch, one in so many is folded, to see whether they still do not."""
 FAILED = "the input of an aggregate failed"
 
 
 class PartialAggregate(Operator):
-    """Fold the rows of a batch into one row per key (and window), so that fewer cross the exchange. Of a few rows whose keys differ
-    each may stay one: folding them would cost more than it saves.
+    """Fold the rows of a batch into one row per key (and window), so that fewer cross the exchange. Where that leaves most of them, they
+    are not folded: it would cost more than it saves.
 
     Where there are windows and reads are large, which is under load, the rows of several reads become one such batch. What a read makes
     late is late all the same: a row of a window that has ended is not put together with rows from before it did.
 
     Input:   rows. State: none: what it holds back leaves before the next barrier.
-    Output:  keys, `__window` if there are windows, accumulators, and `__rows`, the number of rows in each.
+    Output:  keys, `__window` if there are windows, accumulators, and `__rows`, the number of rows in each. A key may have several.
     """
 
     def __init__(self, name: str, by: Sequence[str], shape: Tumbling | None, accumulators: Accumulators, errors: Errors) -> None:
@@ -52,7 +52,7 @@ class PartialAggregate(Operator):
         self._shape, self._accumulators, self._errors = shape, accumulators, errors
         self._held: list[pa.RecordBatch] = []
         self._time = NEVER
-        self._apart = 0  # how many small batches are not folded from here
+        self._apart = 0  # how many batches from here are not folded
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Fold."""
@@ -61,7 +61,7 @@ class PartialAggregate(Operator):
         rows, bad = self._folded(batch)
         if bad is not None and bad.any():
             yield from self._errors.letters(batch, np.flatnonzero(bad), FAILED, origin)
-        holds = self._shape is not None and origin is not None and batch.num_rows >= HELD_ROWS_MIN
+        holds = self._shape is not None and origin is not None and batch.num_rows >= HELD_ROWS_MIN and not self._apart
         if self._held and not (holds and len(self._held) < HELD_BATCHES and self._open(rows)):
             yield from self.release()
         if holds:
@@ -70,15 +70,13 @@ class PartialAggregate(Operator):
             yield MAIN, rows
 
     def _folded(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Bools | None]:
-        """Partial rows. Where batches are small and their keys differ, as now and then one of them shows, nothing is folded."""
-        if batch.num_rows > FEW_ROWS:
-            return self._accumulators.partial(batch, self._keys)
+        """Partial rows."""
         if self._apart:
             self._apart -= 1
             return self._accumulators.partial(batch, self._keys, grouped=False)
         rows, bad = self._accumulators.partial(batch, self._keys)
-        if rows.num_rows > batch.num_rows // 2:
-            self._apart = TRIED_EVERY
+        if rows.num_rows > 0.75 * batch.num_rows:
+            self._apart = TRIED_EVERY - 1
         return rows, bad
 
     def _open(self, rows: pa.RecordBatch) -> bool:
@@ -136,13 +134,13 @@ class KeyedAggregate(Operator):
         Those of a key meet first, so that old and new rows meet pairwise.
         """
         state_keys = canonical_keys(rows, keys)
-        if self._partial and rows.num_rows <= JOINED_ROWS and not self._table.distinct(state_keys):
-            rows = self._accumulators.merge(rows, keys)
+        repeats = self._table.repeats(state_keys) if self._partial else None
+        if repeats is not None:
+            rows = self._accumulators.merge_some(rows, keys, repeats)
             state_keys = canonical_keys(rows, keys)
         found, old = self._table.get_many(state_keys)
         merged = self._accumulators.combine(old, found, rows)
         self._table.put_many(state_keys, merged)
-        assert self._table.distinct(state_keys), "what is larger than what is joined has one row per key"
         whole = pa.RecordBatch.from_arrays([*state_keys.columns, *merged.columns], names=[*keys, *merged.schema.names])
         return whole, found
 

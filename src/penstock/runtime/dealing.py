@@ -89,7 +89,7 @@ def width_of(schema: pa.Schema) -> int | None:
     if any(pa.types.is_dictionary(field.type) for field in schema):
         return None
     try:
-        return sum(int(field.type.bit_width + 7) // 8 + field.nullable for field in schema)
+        return sum(int(field.type.bit_width + 7) // 8 + bool(field.nullable) for field in schema)
     except ValueError:  # of texts, lists and the like
         return None
 

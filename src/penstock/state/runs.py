@@ -170,13 +170,15 @@ class Run:
         return cls(lambda: batch, int(groups.min()), int(groups.max()), batch.num_rows)
 
     @classmethod
-    def unsorted(cls, batch: pa.RecordBatch, tell: Callable[[Ints], None] = lambda order: None) -> Run:
-        """A run in memory of rows that whoever uses it first must sort; `tell` hears the order of the given rows then."""
+    def unsorted(cls, batch: pa.RecordBatch, order: Ints | None = None, tell: Callable[[Ints], None] = lambda order: None) -> Run:
+        """A run in memory of rows that whoever uses it first must sort, unless their order is known; `tell` hears it then."""
 
         def load() -> pa.RecordBatch:
-            order = order_of(fixed_values(batch.column(0)), fixed_values(batch.column(1)))
-            tell(order)
-            return batch.take(pa.array(order))
+            known = order
+            if known is None:
+                known = order_of(fixed_values(batch.column(0)), fixed_values(batch.column(1)))
+                tell(known)
+            return batch.take(pa.array(known))
 
         run = cls.of(batch)
         run._load = load

@@ -120,21 +120,16 @@ class _Asked:
 
 
 class _Order:
-    """The slots of all keys, and once somebody has sorted them, in the order of a run."""
+    """The slots of all keys, ascending; and once somebody has sorted their rows, in which order a run has them."""
 
     def __init__(self, slots: Ints) -> None:
-        # One attribute, since it is set by another thread.
-        self._known: tuple[Ints, bool] = slots, False
+        self.slots = slots
+        self.known: Ints | None = None  # set by another thread
 
     def learn(self, order: Ints) -> None:
-        """These are the positions of the slots, sorted."""
-        slots, known = self._known
-        if not known and len(order) == len(slots):  # else some were deleted, and left out
-            self._known = slots[order], True
-
-    def take(self) -> tuple[Ints, bool]:
-        """The slots, and whether they are sorted."""
-        return self._known
+        """This is how rows are sorted."""
+        if len(order) == len(self.slots):  # else some were deleted, and left out
+            self.known = order
 
 
 class KeyedTable:
@@ -239,9 +234,8 @@ class KeyedTable:
     def get_many(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> tuple[Bools, pa.RecordBatch]:
         """Which keys are there, and their values row by row (null where not found)."""
         asked = self._ask(keys, hashes)
+        self._load(asked)
         slots = asked.slots
-        if (slots < 0).any():
-            self._load(asked)
         found = slots >= 0
         found &= ~self._deleted[slots]
         if self._horizon != NEVER:
@@ -250,15 +244,23 @@ class KeyedTable:
         arrays = [column.take(slots, lost) for column in self._values]
         return found, batch_of(self._values_schema, arrays, len(slots))
 
-    def distinct(self, keys: pa.RecordBatch) -> bool:
-        """Whether no key occurs twice. Cheap for few, and for those that were put last."""
+    def repeats(self, keys: pa.RecordBatch) -> Bools | None:
+        """Which rows have a key that another has too; None if none has. Of rows whose keys are not there it may say so without need."""
         asked = self._ask(keys, None)
-        if asked.listed is None and (asked.slots >= 0).all():
-            rows = np.arange(len(asked.slots), dtype=np.int32)
-            self._row[asked.slots] = rows  # of rows with the same slot the last stays, and the others find it there
-            return bool((self._row[asked.slots] == rows).all())
-        listed = key_list(keys) if asked.listed is None else asked.listed
-        return len(set(listed)) == len(listed)
+        if asked.listed is not None:
+            return None if len(set(asked.listed)) == len(asked.listed) else np.ones(keys.num_rows, np.bool_)
+        self._load(asked)
+        slots, rows = asked.slots, np.arange(keys.num_rows, dtype=np.int32)
+        self._row[slots] = (
+            rows  # of rows with the same slot the last stays, and the others find it there; -1 is a slot like others here
+        )
+        earlier = self._row[slots] != rows
+        if not earlier.any():
+            return None
+        self._row[slots] = 0
+        self._row[slots[earlier]] = 1
+        shared: Bools = self._row[slots] == 1
+        return shared
 
     def put_many(self, keys: pa.RecordBatch, values: pa.RecordBatch, hashes: Hashes | None = None) -> None:
         """Set the values of keys; of a key that occurs twice the last row stays."""
@@ -335,11 +337,10 @@ class KeyedTable:
             for slots in self._free:
                 held[slots] = False
             self._order = _Order(np.flatnonzero(held))
-        slots, known = self._order.take()
-        rows = self._delta(slots, keep_deleted=False)
-        # Whoever stores the first such run sorts it, and tells us how: the next ones are sorted already.
-        run = Run.of if known else functools.partial(Run.unsorted, tell=self._order.learn)
-        self._history.replace([run(rows)] if rows.num_rows else [])
+        order = self._order
+        rows = self._delta(order.slots, keep_deleted=False)
+        known = order.known if rows.num_rows == len(order.slots) else None
+        self._history.replace([Run.unsorted(rows, known, order.learn)] if rows.num_rows else [])
 
     def stored(self, frozen: Frozen, handles: Sequence[Handle]) -> None:
         """`store(frozen)` returned these handles: refer to the files from now on."""
@@ -416,6 +417,8 @@ class KeyedTable:
         if self._complete or not self._history.runs:
             return
         missing = np.flatnonzero(asked.slots < 0)
+        if not len(missing):
+            return
         groups, hashes = self._groups_of(asked.routing[missing]), asked.hashes[missing]
         for rows, arrays in self._stored_rows(asked.keys.take(pa.array(missing)), groups, hashes):
             if self._horizon != NEVER:
