@@ -50,7 +50,8 @@ Java's events refer to them, Penstock's batches have numbers into a dictionary o
 
 LATENCY = """\
 A running count per key over 100 keys, exactly once with a snapshot every second. Each row has a moment at which it is due; latency is
-from then to when its count is known, in the task that counts, after one exchange. Every row is measured, but for those of the start.
+from then to when its count is known, in the task that counts, after one exchange. Every row is measured, but for those of the start;
+percentiles are the medians of three runs.
 Flink runs with a buffer timeout of 0.
 """
 

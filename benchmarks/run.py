@@ -80,7 +80,7 @@ FULL = Sizes(
     rows_per_file=700_000,
     python_rows_per_file=400_000,
     runs=3,
-    latency_s=30,
+    latency_s=11,
     kills=30,
     backpressure_s=16,
     backpressure_aligned=True,
@@ -206,7 +206,7 @@ def one(case: str, system: str, sizes: Sizes, scratch: Path) -> dict[str, Any]:
     if case == "windows":
         return windows.run(sizes.runs, sizes.windows_scale)
     if case in LATENCY:
-        return latency.run_system(system, LATENCY[case], sizes.latency_s)
+        return latency.run_system(system, LATENCY[case], sizes.latency_s, sizes.runs)
     found = systems.throughput(case, system, *inputs(case, sizes, scratch), sizes.runs)
     return {**summary([run.to_json() for run in found]), "note": "; ".join(run.note for run in found if run.note)}
 

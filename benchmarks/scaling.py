@@ -181,7 +181,8 @@ def channels(rows: int, runs: int, runner: MakeRunner) -> Iterator[Point]:
 def measured(source: Scattered, runner: Runner, runs: int) -> list[statejobs.Counted]:
     """Several runs, after one that warms up. Each split has every key: once each of them was seen so many times all are there."""
     statejobs.count(Scattered(1_000, 100, lanes=source.lanes), runner)  # what is imported on first use
-    return [statejobs.count(source, runner, filled=source.lanes) for _ in range(runs)]
+    filled = min(source.lanes, source.rounds // 2)
+    return [statejobs.count(source, runner, filled=filled) for _ in range(runs)]
 
 
 def point(name: str, found: list[statejobs.Counted], figures: dict[str, str]) -> Point:

@@ -347,13 +347,28 @@ def test_every_row_of_the_latency_case_is_measured_once(tmp_path: Path, monkeypa
     assert 0 <= found["p50_ms"] <= found["p99_ms"] <= found["p999_ms"] <= found["max_ms"]
 
 
-def test_a_writer_knows_which_rows_were_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_tell_which_rows_were_counted_and_how_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latency, "WARM_S", 0)
+    monkeypatch.setattr(latency, "ROOM", 1)
     monkeypatch.setattr(latency.time, "time_ns", lambda: 10_000_000_000)
-    writer = latency.RecordWriter(latency.Record(tmp_path, rate=latency.KEYS), "uid")  # a row per key and second
+    sink = latency.Record(tmp_path, rate=latency.KEYS)  # a row per key and second
+    writer, committer = latency.RecordWriter(sink, "uid"), latency.RecordCommitter(tmp_path)
     writer.write(pa.record_batch({"key": [3, 4], "n": [1, 2], "due": [9_000_000, 9_500_000]}))
+    committer.commit(9, writer.prepare(9), 1)
     writer.write(pa.record_batch({"key": [3], "n": [3], "due": [9_900_000]}))
-    assert [late.tolist() for late in writer.late] == [[1_000_000, 500_000, 1_500_000], [100_000, 1_100_000]]
+    writer.write(pa.record_batch({"key": [5, 3], "n": [1, 4], "due": [9_600_000, 9_950_000]}))
+    committer.commit(10, writer.prepare(10), 1)
+    late = latency.lateness(tmp_path, latency.KEYS).tolist()
+    assert late == [1_000_000, 500_000, 1_500_000, 100_000, 1_100_000, 50_000, 400_000]
+    assert writer.prepare(11) == []
+
+
+def test_latencies_of_several_runs_are_their_medians(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"measured": 5, "commits": 2, "verified": True, "note": "", "p50_ms": 1.0, "p999_ms": 9.0, "max_ms": 9.0, "memory": 7}
+    runs = iter([{**said, "p99_ms": 4.0}, {**said, "p99_ms": 90.0}, {**said, "p99_ms": 3.0, "max_ms": 95.0}])
+    monkeypatch.setattr(latency, "alone", lambda rate, seconds: next(runs))
+    found = latency.run_system("continuous", 1_000, 1.0, 3)
+    assert (found["p99_ms"], found["max_ms"], found["measured"], found["commits"]) == (4.0, 95.0, 15, 6)
 
 
 def test_the_document_names_command_commit_and_ratios() -> None:
