@@ -19,9 +19,10 @@ A key is in a piece once, so every row becomes an update: row i must be committe
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -33,11 +34,21 @@ import pyarrow as pa
 
 import penstock as pen
 from benchmarks import processes
-from benchmarks.latency import RecordCommitter
 from benchmarks.recovery import WAIT_S, rows_of, server_of, wait_for
 from benchmarks.systems import PARALLELISM, session
 from penstock import col, count
-from penstock.connectors.connector import Chunk, Committer, Json, Reader, Sink, SinkContext, Source, SourceContext, Writer
+from penstock.connectors.connector import (
+    Chunk,
+    Committer,
+    Json,
+    Reader,
+    Sink,
+    SinkContext,
+    Source,
+    SourceContext,
+    Verdict,
+    Writer,
+)
 
 KEYS = 200_000
 SPLITS = 2
@@ -100,7 +111,7 @@ class Slow(Sink):
         return SlowWriter(self, context.uid)
 
     def committer(self, context: SinkContext) -> Committer:
-        return RecordCommitter(self.folder)
+        return SlowCommitter(self.folder)
 
 
 class SlowWriter(Writer):
@@ -125,6 +136,18 @@ class SlowWriter(Writer):
         np.concatenate(self.written).tofile(self.sink.folder / f".{name}")
         self.written = []
         return [name]
+
+
+class SlowCommitter(Committer):
+    """Beside the coordinator: what is committed loses its dot."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def commit(self, epoch: int, committables: Sequence[Json], attempt: int) -> Verdict:
+        for name in committables:
+            os.replace(self.folder / f".{name}", self.folder / name)
+        return Verdict.DONE
 
 
 def committed(folder: Path) -> dict[int, npt.NDArray[np.int64]]:

@@ -44,7 +44,7 @@ from penstock.connectors.connector import (
 KEYS = 100
 SPLITS = 2
 WARM_S = 5  # at the start, not counted
-ROOM = 1 << 18  # rows of an epoch; if more come, room is made
+BLOCK = 1 << 16  # rows that are noted in one piece
 
 SCHEMA = pa.schema([pa.field("key", pa.int64(), nullable=False), pa.field("due", pa.int64(), nullable=False)])
 
@@ -95,7 +95,7 @@ class PacedReader(Reader):
 
 @dataclass(frozen=True)
 class Record(Sink):
-    """Takes updates (key, n, due) and notes when it was given each: files of committed epochs, with times in microseconds."""
+    """Takes updates (key, n, due) and notes when it was given each: a file per task, at its end, with times in microseconds."""
 
     folder: Path
     rate: int
@@ -106,60 +106,52 @@ class Record(Sink):
         return RecordWriter(self, context.uid)
 
     def committer(self, context: SinkContext) -> Committer:
-        return RecordCommitter(self.folder)
+        return Nothing()
 
 
 class RecordWriter(Writer):
-    """In the task that counts. It notes what it is given and when; how late that is, is worked out after the run."""
+    """In the task that counts. It notes what it is given and when, in memory; how late that is, is worked out after the run."""
 
     def __init__(self, sink: Record, uid: str) -> None:
         sampler.start_if_wanted()
-        self.sink, self.uid = sink, uid
-        self.noted = np.empty((ROOM, 4), np.int64)
-        self.used = 0
+        self.file = sink.folder / f"{uid}.i64"
+        self.blocks: list[npt.NDArray[np.int64]] = []
+        self.left = 0  # rows that fit in the last block
 
     def write(self, batch: pa.RecordBatch) -> None:
-        start, self.used = self.used, self.used + batch.num_rows
-        if self.used > len(self.noted):
-            self.noted = np.concatenate([self.noted[:start], np.empty((2 * self.used, 4), np.int64)])
-        noted = self.noted[start : self.used]
+        if self.left < batch.num_rows:
+            self.blocks.append(np.zeros((max(BLOCK, batch.num_rows), 4), np.int64))
+            self.left = len(self.blocks[-1])
+        noted = self.blocks[-1][-self.left :][: batch.num_rows]
+        self.left -= batch.num_rows
         noted[:, 0] = time.time_ns() // 1000
         for column, name in enumerate(("key", "n", "due"), 1):
             noted[:, column] = batch.column(name).to_numpy()
 
-    def prepare(self, epoch: int) -> list[str]:
-        if not self.used:
-            return []
-        name = f"{self.uid}-{epoch}.i64"
-        self.noted[: self.used].tofile(self.sink.folder / f".{name}")
-        self.used = 0
-        return [name]
+    def prepare(self, epoch: int) -> list[int]:
+        return [epoch]
+
+    def close(self) -> None:
+        if self.blocks:
+            rows = np.concatenate(self.blocks)
+            rows[rows[:, 0] > 0].tofile(self.file)
 
 
-class RecordCommitter(Committer):
-    """Beside the coordinator: what is committed loses its dot."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+class Nothing(Committer):
+    """Beside the coordinator: there is nothing to make visible."""
 
     def commit(self, epoch: int, committables: Sequence[Json], attempt: int) -> Verdict:
-        for name in committables:
-            os.replace(self.folder / f".{name}", self.folder / name)
         return Verdict.DONE
 
 
 def lateness(folder: Path, rate: int) -> npt.NDArray[np.float64]:
     """How late each row was counted, in microseconds; nan for those at the start."""
     late = []
-    counted = np.zeros(KEYS, np.int64)
-    for file in sorted(folder.glob("[!.]*.i64"), key=lambda file: int(file.stem.rpartition("-")[2])):
+    for file in sorted(folder.glob("*.i64")):  # those of a key are in one of them
         at, key, total, newest = np.fromfile(file, np.int64).reshape(-1, 4).T
         order = np.argsort(key, kind="stable")  # the updates of a key in a row, and in order
         at, key, total, newest = at[order], key[order], total[order], newest[order]
-        first = np.flatnonzero(np.diff(key, prepend=-1))
-        before = np.roll(total, 1)
-        before[first] = counted[key[first]]
-        counted[key] = total
+        before = np.where(np.diff(key, prepend=-1) != 0, 0, np.roll(total, 1))
         fresh = total - before
         # The rows that an update is the first to count, back from the newest one: 0, 1, ... fresh - 1.
         which = np.repeat(np.arange(len(key)), fresh)

@@ -277,7 +277,7 @@ def test_a_slow_sink_takes_its_time_for_each_row_and_knows_their_counts(tmp_path
     assert slept == pytest.approx([2 * 0.3 / backpressure.FILL_FASTER, 2 * 0.3])
     (name,) = writer.prepare(7)
     assert backpressure.committed(tmp_path) == {}, "not before it is committed"
-    backpressure.RecordCommitter(tmp_path).commit(7, [name], 1)
+    backpressure.SlowCommitter(tmp_path).commit(7, [name], 1)
     assert {epoch: found.tolist() for epoch, found in backpressure.committed(tmp_path).items()} == {7: [1, -1, 1, -1]}
     assert writer.prepare(8) == []
 
@@ -349,18 +349,15 @@ def test_every_row_of_the_latency_case_is_measured_once(tmp_path: Path, monkeypa
 
 def test_counts_tell_which_rows_were_counted_and_how_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latency, "WARM_S", 0)
-    monkeypatch.setattr(latency, "ROOM", 1)
+    monkeypatch.setattr(latency, "BLOCK", 3)
     monkeypatch.setattr(latency.time, "time_ns", lambda: 10_000_000_000)
-    sink = latency.Record(tmp_path, rate=latency.KEYS)  # a row per key and second
-    writer, committer = latency.RecordWriter(sink, "uid"), latency.RecordCommitter(tmp_path)
+    writer = latency.RecordWriter(latency.Record(tmp_path, rate=latency.KEYS), "uid")  # a row per key and second
     writer.write(pa.record_batch({"key": [3, 4], "n": [1, 2], "due": [9_000_000, 9_500_000]}))
-    committer.commit(9, writer.prepare(9), 1)
     writer.write(pa.record_batch({"key": [3], "n": [3], "due": [9_900_000]}))
     writer.write(pa.record_batch({"key": [5, 3], "n": [1, 4], "due": [9_600_000, 9_950_000]}))
-    committer.commit(10, writer.prepare(10), 1)
+    writer.close()
     late = latency.lateness(tmp_path, latency.KEYS).tolist()
-    assert late == [1_000_000, 500_000, 1_500_000, 100_000, 1_100_000, 50_000, 400_000]
-    assert writer.prepare(11) == []
+    assert late == [1_000_000, 100_000, 1_100_000, 50_000, 500_000, 1_500_000, 400_000]
 
 
 def test_latencies_of_several_runs_are_their_medians(monkeypatch: pytest.MonkeyPatch) -> None:
