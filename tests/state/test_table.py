@@ -386,3 +386,25 @@ def test_keys_that_equal_each_other_are_forgotten_without_harm() -> None:
     near.forget(np.array([1]))
     near.forget(np.array([2]))
     assert near.find([0.0]).tolist() == [-1]
+
+
+def test_whole_numbers_are_changed_where_they_stand(kind: Kind) -> None:
+    spec = StateSpec("s", pa.schema({"ad": pa.int64()}), pa.schema({"n": pa.int64(), "most": pa.int64()}))
+    table = kind(spec, ALL, 128)
+    table.put_many(ads(1, 2), pa.record_batch({"n": [1, 2**62], "most": [5, -5]}))
+    how = [np.add, np.maximum]
+
+    def change(keys: pa.RecordBatch, n: list[Any], most: list[Any]) -> list[Any] | None:
+        found = table.change_many(keys, [pa.array(n, pa.int64()), pa.array(most, pa.int64())], how)
+        return None if found is None else [array.to_pylist() for array in found]
+
+    assert change(ads(2, 1), [1, 2], [-9, 9]) == [[2**62 + 1, 3], [-5, 9]]
+    assert change(ads(1, 3), [1, 1], [1, 1]) is None, "a key is not there"
+    assert change(ads(1, 2), [1, 2**62], [1, 1]) is None, "a sum does not fit"
+    assert change(ads(1, 2), [1, None], [1, 1]) is None, "a value is null"
+    frozen = table.freeze(1)
+    assert change(ads(1), [1], [0]) == [[4], [9]]
+    assert table.get_many(ads(1, 2))[1].to_pydict() == {"n": [4, 2**62 + 1], "most": [9, -5]}
+    assert frozen.runs[0].batch.column("n").to_pylist() in ([3, 2**62 + 1], [2**62 + 1, 3]), "what was frozen stays"
+    table.delete_many(ads(2))
+    assert change(ads(2), [1], [1]) is None, "a key is gone"

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from penstock.expr.aggregates import Aggregate
 from penstock.expr.build import build
 from penstock.expr.evaluate import Evaluated, compile
-from penstock.expr.folds import Folded, Slot, combine, merging
+from penstock.expr.folds import Folded, Slot, combine, merging, whole
 from penstock.expr.grouping import group, group_and_list, keys_of, one_batch
 from penstock.expr.nodes import EVENT_TIME, Case, Literal, Node
 from penstock.expr.quickgroups import apart
@@ -94,10 +94,17 @@ class Accumulators:
         self.results: list[pa.Field] = [aggregate.field(schema, name) for name, aggregate in aggregates]
         self.steps = [_step(name, aggregate, schema, retract) for name, aggregate in aggregates]
         self.fields: list[pa.Field] = [field for step in self.steps for field in step.columns.fields]
-        self._schema = pa.schema(self.fields)
+        self.schema = pa.schema(self.fields)
         self._rows = Slot(ROWS, "add" if retract else "count", pa.int64())
         self._retract, self._timed = retract, EVENT_TIME in schema.names
         self._listed = any(isinstance(step.columns, Slots) for step in self.steps)
+
+    @functools.cached_property
+    def in_place(self) -> list[np.ufunc] | None:
+        """What `combine` does to each column, if all of them can be whole numbers."""
+        slots = [slot for step in self.steps if isinstance(step.columns, Folded) for slot in step.columns.slots]
+        found = [fold for slot in slots if (fold := whole(slot)) is not None]
+        return None if self._listed or len(found) < len(slots) else found
 
     def partial(
         self, batch: pa.RecordBatch, key_names: Sequence[str], *, grouped: bool = True
@@ -165,7 +172,7 @@ class Accumulators:
                 assert segments is not None, "slots need segments"
                 both = [pa.concat_arrays(columns) for columns in zip(left, right, strict=True)]
                 arrays += step.columns.merge(both, segments)
-        schema = self._schema
+        schema = self.schema
         if ROWS in old.schema.names and ROWS in new.schema.names:
             schema = schema.append(self._rows.field)
             arrays.append(_combined(self._rows, old.column(ROWS), new.column(ROWS), found))
@@ -179,7 +186,7 @@ class Accumulators:
     def unmerge(self, whole: pa.RecordBatch, part: pa.RecordBatch) -> pa.RecordBatch:
         """What was merged with row i of `part` to give row i of `whole`."""
         arrays = [a for step in self.steps for a in step.columns.unmerge(_columns(whole, step), _columns(part, step))]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def finish(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """The result columns of accumulator rows, in the order of the aggregates."""

@@ -138,11 +138,21 @@ class KeyedAggregate(Operator):
         if repeats is not None:
             rows = self._accumulators.merge_some(rows, keys, repeats)
             state_keys = canonical_keys(rows, keys)
+        found, merged = self._merge_in(rows, state_keys)
+        whole = pa.RecordBatch.from_arrays([*state_keys.columns, *merged.columns], names=[*keys, *merged.schema.names])
+        return whole, found
+
+    def _merge_in(self, rows: pa.RecordBatch, state_keys: pa.RecordBatch) -> tuple[Bools, pa.RecordBatch]:
+        """Merge rows with those of the state; which of those there were. Whole numbers are changed where they stand, which is quicker."""
+        how, fields = self._accumulators.in_place, self._accumulators.fields
+        if how is not None and self._table.spec.values.names == [f.name for f in fields]:
+            changed = self._table.change_many(state_keys, [rows.column(f.name) for f in fields], how)
+            if changed is not None:
+                return np.ones(rows.num_rows, np.bool_), pa.RecordBatch.from_arrays(changed, schema=self._accumulators.schema)
         found, old = self._table.get_many(state_keys)
         merged = self._accumulators.combine(old, found, rows)
         self._table.put_many(state_keys, merged)
-        whole = pa.RecordBatch.from_arrays([*state_keys.columns, *merged.columns], names=[*keys, *merged.schema.names])
-        return whole, found
+        return found, merged
 
     def _accumulated(self, batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, list[int]]:
         """Rows as accumulators, and the numbers of the rows that failed. Partial rows are accumulators already."""

@@ -27,6 +27,7 @@ __all__ = [
     "Comparer",
     "Given",
     "batch_of",
+    "fixed_array",
     "fixed_values",
     "grown",
     "key_list",
@@ -137,6 +138,11 @@ class Column:
         self.values: Values = np.empty(0, self.dtype)
         self.valid: Bools = np.empty(0, np.bool_)
         self._nulls = False  # whether a null was ever put: otherwise nobody needs to look at `valid`
+
+    @property
+    def whole(self) -> bool:
+        """Whether it holds whole numbers of 64 bits, and no null."""
+        return self.dtype == np.dtype(np.int64) and not self._nulls
 
     def grow(self, capacity: int) -> None:
         """Make room for slots below `capacity`."""

@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from penstock.errors import PlanError
 from penstock.state import keygroups
-from penstock.state.columns import Bools, Ints, batch_of, grown, key_list
+from penstock.state.columns import Bools, Ints, batch_of, fixed_array, fixed_values, grown, key_list
 from penstock.state.history import Frozen, History, reopen
 from penstock.state.index import Equal, Index
 from penstock.state.near import Near
@@ -270,6 +270,28 @@ class KeyedTable:
             column.put(asked.slots, array)
         self._deleted[asked.slots] = False
         self._dirty[asked.slots] = True
+
+    def change_many(self, keys: pa.RecordBatch, values: Sequence[pa.Array], how: Sequence[np.ufunc]) -> list[pa.Array] | None:
+        """Change values where they stand: each becomes `how` of itself and the one given. No key occurs twice.
+
+        Returns the new ones; or None, and nothing is done, if a key is not there, a value is no whole number, or a sum does not fit.
+        """
+        slots = self._ask(keys, None).slots
+        if self._horizon != NEVER or (slots < 0).any() or self._deleted[slots].any():
+            return None
+        changed = []
+        for column, array, change in zip(self._values, values, how, strict=True):
+            if array.null_count or array.type != column.type or not column.whole:
+                return None
+            old, given = column.values[slots], fixed_values(array, column.dtype)
+            new = change(old, given)
+            if change is np.add and ((old ^ new) & (given ^ new) < 0).any():
+                return None
+            changed.append(new)
+        for column, new in zip(self._values, changed):
+            column.values[slots] = new
+        self._dirty[slots] = True
+        return [fixed_array(column.type, new, None) for column, new in zip(self._values, changed)]
 
     def delete_many(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> None:
         """Remove keys; those that are not there are none the worse for it."""
