@@ -95,7 +95,7 @@ class PacedReader(Reader):
 
 @dataclass(frozen=True)
 class Record(Sink):
-    """Takes updates (key, n, due) and notes when it was given each: a file per task, at its end, with times in microseconds."""
+    """Takes updates (key, n, due) and notes how late the newest row of each is, in microseconds: a file per task, at its end."""
 
     folder: Path
     rate: int
@@ -110,31 +110,31 @@ class Record(Sink):
 
 
 class RecordWriter(Writer):
-    """In the task that counts. It notes what it is given and when, in memory; how late that is, is worked out after the run."""
+    """In the task that counts. It keeps notes in memory; how late each row is, is worked out after the run."""
 
     def __init__(self, sink: Record, uid: str) -> None:
         sampler.start_if_wanted()
-        self.file = sink.folder / f"{uid}.i64"
-        self.blocks: list[npt.NDArray[np.int64]] = []
+        self.file = sink.folder / f"{uid}.i32"
+        self.blocks: list[npt.NDArray[np.int32]] = []
         self.left = 0  # rows that fit in the last block
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self.left < batch.num_rows:
-            self.blocks.append(np.zeros((max(BLOCK, batch.num_rows), 4), np.int64))
+            self.blocks.append(np.zeros((max(BLOCK, batch.num_rows), 3), np.int32))
             self.left = len(self.blocks[-1])
         noted = self.blocks[-1][-self.left :][: batch.num_rows]
         self.left -= batch.num_rows
-        noted[:, 0] = time.time_ns() // 1000
-        for column, name in enumerate(("key", "n", "due"), 1):
-            noted[:, column] = batch.column(name).to_numpy()
+        noted[:, 0] = batch.column("key").to_numpy()
+        noted[:, 1] = batch.column("n").to_numpy()
+        noted[:, 2] = time.time_ns() // 1000 - batch.column("due").to_numpy()
 
     def prepare(self, epoch: int) -> list[int]:
         return [epoch]
 
     def close(self) -> None:
-        if self.blocks:
-            rows = np.concatenate(self.blocks)
-            rows[rows[:, 0] > 0].tofile(self.file)
+        with self.file.open("wb") as file:
+            for block in self.blocks:
+                block[block[:, 1] > 0].tofile(file)
 
 
 class Nothing(Committer):
@@ -147,18 +147,16 @@ class Nothing(Committer):
 def lateness(folder: Path, rate: int) -> npt.NDArray[np.float64]:
     """How late each row was counted, in microseconds; nan for those at the start."""
     late = []
-    for file in sorted(folder.glob("*.i64")):  # those of a key are in one of them
-        at, key, total, newest = np.fromfile(file, np.int64).reshape(-1, 4).T
-        order = np.argsort(key, kind="stable")  # the updates of a key in a row, and in order
-        at, key, total, newest = at[order], key[order], total[order], newest[order]
+    for file in sorted(folder.glob("*.i32")):  # those of a key are in one of them
+        noted = np.fromfile(file, np.int32).reshape(-1, 3).astype(np.int64)
+        key, total, newest = noted[np.argsort(noted[:, 0], kind="stable")].T  # the updates of a key in a row, and in order
         before = np.where(np.diff(key, prepend=-1) != 0, 0, np.roll(total, 1))
         fresh = total - before
         # The rows that an update is the first to count, back from the newest one: 0, 1, ... fresh - 1.
         which = np.repeat(np.arange(len(key)), fresh)
         back = np.arange(len(which)) - np.repeat(np.cumsum(fresh) - fresh, fresh)
-        due = newest[which] - back * KEYS * 1e6 / rate
         warm = (total[which] - 1 - back) * KEYS < WARM_S * rate
-        late.append(np.where(warm, np.nan, at[which] - due))
+        late.append(np.where(warm, np.nan, newest[which] + back * KEYS * 1e6 / rate))
     return np.concatenate(late)
 
 

@@ -259,3 +259,17 @@ def test_splits_that_were_restored_are_aligned_from_the_start() -> None:
     bench.readers["s0"].put(1001)
     bench.run(1)
     assert bench.read("s0") == 0
+
+
+def test_a_split_that_gave_few_rows_is_looked_at_again_on_the_next_beat() -> None:
+    bench = Bench(["s0"])
+    bench.seat.poll_every = 1_000
+    reader = bench.readers["s0"]
+    asked = []
+    for now in (5_300, 5_900, 6_000, 6_400, 6_999, 7_700, 7_999, 8_000):
+        before = reader.asked
+        while bench.seat.step(now):
+            pass
+        asked.append(reader.asked > before)
+    assert asked == [True, False, True, False, False, True, False, True]
+    assert bench.seat.read_at == 9_000

@@ -251,9 +251,8 @@ class KeyedTable:
             return None if len(set(asked.listed)) == len(asked.listed) else np.ones(keys.num_rows, np.bool_)
         self._load(asked)
         slots, rows = asked.slots, np.arange(keys.num_rows, dtype=np.int32)
-        self._row[slots] = (
-            rows  # of rows with the same slot the last stays, and the others find it there; -1 is a slot like others here
-        )
+        # Of rows with the same slot the last stays, and the others find it there. -1, for no slot, is one like others here.
+        self._row[slots] = rows
         earlier = self._row[slots] != rows
         if not earlier.any():
             return None
