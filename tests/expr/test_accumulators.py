@@ -143,3 +143,12 @@ def test_counted_texts_may_have_numbers_of_any_type() -> None:
     batch = pa.record_batch({"s": pa.DictionaryArray.from_arrays(numbers, pa.array(["a", "b"]))})
     found, _ = Accumulators([("n", count())], batch.schema).partial(batch, ["s"])
     assert sorted((row["s"], row["n.n"]) for row in found.to_pylist()) == [("a", 300), ("b", 600)]
+
+
+def test_batches_of_many_sizes_leave_little_behind() -> None:
+    acc = Accumulators([("n", count())], pa.schema({"k": pa.int64()}))
+    quickgroups._many_ones.cache_clear()
+    for rows in range(1, 3_000):
+        partial_rows, _ = acc.partial(pa.record_batch({"k": np.arange(rows)}), ["k"], grouped=False)
+        assert partial_rows.num_rows == rows
+    assert quickgroups._many_ones.cache_info().currsize <= 12

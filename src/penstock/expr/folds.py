@@ -25,7 +25,7 @@ from penstock.expr.aggregates import Aggregate, SumOverflow
 from penstock.expr.ordering import decoded, from_sortable, sortable
 from penstock.expr.segments import Bools, Ints
 
-__all__ = ["Folded", "Mean", "Prepared", "Slot", "as_slot", "combine", "fold", "folded", "merging", "whole"]
+__all__ = ["UFUNCS", "Folded", "Mean", "Prepared", "Slot", "as_slot", "combine", "fold", "folded", "merging", "whole"]
 
 _INT_SUM = pa.decimal128(38, 0)
 _BOUND = 2**63
@@ -118,12 +118,12 @@ _PAIRWISE: dict[str, Callable[[pa.Array, pa.Array], pa.Array]] = {
 }
 
 
-_WHOLE: dict[str, np.ufunc] = {"add": np.add, "sum": np.add, "min": np.minimum, "max": np.maximum}
+UFUNCS: dict[str, np.ufunc] = {"add": np.add, "sum": np.add, "min": np.minimum, "max": np.maximum}
 
 
 def whole(slot: Slot) -> np.ufunc | None:
     """What makes one of two accumulators that are whole numbers; None if the slot has others. A sum must be seen to fit."""
-    return _WHOLE[_MERGE[slot.fold]] if slot.type == pa.int64() else None
+    return UFUNCS[_MERGE[slot.fold]] if slot.type == pa.int64() else None
 
 
 def merging(slot: Slot) -> Slot:

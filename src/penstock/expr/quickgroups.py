@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.expr.encoded import numbers_of
-from penstock.expr.folds import Slot, as_slot, fold
+from penstock.expr.folds import UFUNCS, Slot, as_slot, fold
 from penstock.expr.ordering import decoded
 
 __all__ = ["Keys", "apart", "quickly"]
@@ -29,7 +29,6 @@ Keys = list[tuple[pa.Field, pa.Array]]
 
 FEW_ROWS = 512
 SMALL_RANGE = 1 << 16
-_FOLDS: dict[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 
 
 def quickly(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordBatch | None:
@@ -78,7 +77,7 @@ def _few(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordBatch
         prepared, function, _, read = fold(slot, values)
         if prepared.type != pa.int64() or prepared.null_count:
             return None
-        arrays.append(read(pa.array(_FOLDS[function].reduceat(prepared.to_numpy()[order], starts)), slot))
+        arrays.append(read(pa.array(UFUNCS[function].reduceat(prepared.to_numpy()[order], starts)), slot))
     return _batch(keys, folds, arrays)
 
 
@@ -88,9 +87,14 @@ def _batch(keys: Keys, folds: list[tuple[Slot, Any]], arrays: list[pa.Array]) ->
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*fields, *(slot.field for slot, _ in folds)]))
 
 
-@functools.lru_cache(FEW_ROWS)
 def _ones(rows: int) -> pa.Array:
-    return pa.array(np.ones(rows, np.int64))
+    return _many_ones(rows.bit_length()).slice(0, rows)
+
+
+@functools.cache
+def _many_ones(bits: int) -> pa.Array:
+    """As many as fit so many bits: kept for few sizes, not for each that a batch can have."""
+    return pa.array(np.ones(1 << bits, np.int64))
 
 
 def _counted(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordBatch | None:

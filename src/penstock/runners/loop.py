@@ -104,8 +104,8 @@ class Seat:
     Args:
         answer: takes the task's acks and declines.
         store: writes frozen states and sooner or later calls `post` with Stored or StoreFailed.
-        poll_every: how long (microseconds) a split that gave few rows is left alone, so that a slow source makes batches and not
-        single rows.
+        poll_every: a split that gave few rows is left alone until the next multiple of this (microseconds), so that a slow source makes
+        batches and not single rows, and all tasks read at the same moments: what they send each other arrives together.
         alignment: what the seats of a process know of the groups of splits; shared by them.
         wake: called, from another thread, when a call has ended.
     """
