@@ -229,9 +229,9 @@ class Stored:
     def name(self) -> str:
         return f"{self.epoch}-{self.written}.arrow"
 
-    def write(self, path: str, data: pa.Buffer) -> None:
-        self.written += data.size
-        self.files.write(path, data)
+    def write(self, path: str, *pieces: pa.Buffer, read_soon: bool = True) -> None:
+        self.written += sum(piece.size for piece in pieces)
+        self.files.write(path, *pieces, read_soon=read_soon)
 
     def open(self, path: str) -> pa.Buffer:
         return self.files.open(path)

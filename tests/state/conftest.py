@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from files_in_memory import memory_folder
+from files_in_memory import PassingTable, memory_folder
 
 from penstock.state.rocksdb import RocksTable
 from penstock.state.table import KeyedTable
 
 
-@pytest.fixture(params=[KeyedTable, RocksTable], ids=["columnar", "rocksdb"])
+@pytest.fixture(params=[KeyedTable, PassingTable, RocksTable], ids=["columnar", "passing", "rocksdb"])
 def kind(request: pytest.FixtureRequest, fast_folder: Path, monkeypatch: pytest.MonkeyPatch) -> type[KeyedTable]:
     """Each kind of table; what it keeps on disk goes with the test."""
     monkeypatch.setattr(tempfile, "tempdir", str(fast_folder))

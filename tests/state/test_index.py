@@ -87,7 +87,7 @@ def test_the_hashes_of_one_task_are_spread_over_all_places() -> None:
     hashes = HASHES["good"](np.arange(200_000))
     mine = hashes[hashes % np.uint64(128) < 8]
     first = Index()
-    first._make_room(len(mine))
+    first.make_room(len(mine))
     places = first._first(mine)
     assert len(np.unique(places)) > 0.8 * len(mine)
 

@@ -57,16 +57,48 @@ def handle_of(data: pa.Buffer, batch: pa.RecordBatch, path: str = "state/a.arrow
 SMALL = batch_of([(0, 5, "a", 1, 10), (0, 5, "b", 1, None), (1, 2, None, 0, None), (3, 9, "héé", 1, -1)])
 
 
-def stored(batch: pa.RecordBatch = SMALL) -> tuple[Handle, FilesInMemory]:
+def stored(batch: pa.RecordBatch = SMALL, version: bytes = b"1") -> tuple[Handle, FilesInMemory]:
     files = FilesInMemory()
-    data = encode_run(batch)
-    files.write("state/a.arrow", data)
-    return handle_of(data, batch), files
+    files.write("state/a.arrow", *encode_run(batch, {b"penstock.run": version}))
+    return handle_of(files.open("state/a.arrow"), batch), files
 
 
 def test_a_run_reads_back_as_it_was_written() -> None:
     handle, files = stored()
     assert open_run(handle, files, SCHEMA).batch.equals(SMALL)
+
+
+def test_rows_of_a_file_that_nobody_searches_stay_in_their_order_and_are_sorted_by_whoever_opens_it() -> None:
+    rows = SMALL.take(pa.array([3, 1, 0, 2]))
+    files, run = FilesInMemory(), Run.unsorted(rows)
+    files.write("state/a.arrow", *run.encoded(searched=False))
+    assert pa.ipc.open_file(files.open("state/a.arrow")).get_batch(0).to_pylist() == rows.to_pylist()
+    handle = handle_of(files.open("state/a.arrow"), rows)
+    for found in (open_run(handle, files, SCHEMA), run.written(handle, files, SCHEMA, searched=False), run):
+        assert found.batch.column(1).to_pylist() == [5, 5, 2, 9]
+        assert sorted(map(str, found.batch.to_pylist())) == sorted(map(str, SMALL.to_pylist()))
+        assert found.batch.schema.metadata == SCHEMA.metadata
+
+
+def test_a_file_that_is_searched_or_too_large_to_be_held_in_memory_is_written_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_hash(searched: bool) -> int:
+        data = b"".join(
+            memoryview(piece) for piece in Run.unsorted(SMALL.take(pa.array([3, 1, 0, 2]))).encoded(searched=searched)
+        )
+        return int(pa.ipc.open_file(data).get_batch(0).column(1)[0].as_py())
+
+    assert (first_hash(searched=False), first_hash(searched=True)) == (9, 5)
+    monkeypatch.setattr(runs_module, "UNSORTED_BYTES_MAX", 10)
+    assert first_hash(searched=False) == 5
+
+
+def test_a_run_lets_go_of_its_rows_and_reads_them_again() -> None:
+    handle, files = stored()
+    run = open_run(handle, files, SCHEMA)
+    assert run.hashes.tolist() == [5, 5, 2, 9]
+    run.let_go()
+    assert run.batch.equals(SMALL)
+    assert run.hashes.tolist() == [5, 5, 2, 9]
 
 
 def test_a_slice_is_written_without_the_rest() -> None:
@@ -127,10 +159,9 @@ def test_a_file_that_is_no_run_of_this_state_is_refused() -> None:
     with pytest.raises(CorruptError, match=r"v int64.*expected.*v double"):
         open_run(handle, files, other)
     unsorted = SMALL.take(pa.array([3, 1, 0, 2]))
-    newer = SMALL.replace_schema_metadata({"penstock.run": "2"})
     cases = [
         (damaged(unsorted), "not sorted"),
-        (damaged(newer), "format"),
+        (stored(SMALL, b"3"), "format"),
         (damaged(SMALL, rows=5), "4 rows, expected 5"),
     ]
     for (handle, files), message in cases:

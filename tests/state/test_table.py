@@ -123,14 +123,42 @@ def test_a_key_deleted_before_a_run_of_all_does_not_come_back_with_an_older_snap
     assert sorted(contents(kind.open(COUNTS, ALL, 128, saved(table, files, 3), files))) == [(2, 21), (3, 30)]
 
 
-def test_a_table_that_was_restored_searches_its_runs_and_writes_what_changed(kind: Kind) -> None:
+def test_runs_never_have_many_more_rows_than_there_are_keys(kind: Kind) -> None:
+    files = FilesInMemory()
+    table = kind(COUNTS, ALL, 128)
+    table.put_many(ads(*range(1_000)), counts(*[0] * 1_000))
+    rows = []
+    for epoch in range(1, 20):
+        first = 211 * epoch % 700
+        table.put_many(ads(*range(first, first + 300)), counts(*[epoch] * 300))
+        rows.append(sum(handle.rows for handle in saved(table, files, epoch)))
+    # Once a third of the keys has changed three times, all are written; a table that does not know all of them merges instead.
+    assert max(rows) < (2_000 if table._lasting else 1_000 + 8 * 300)
+    assert len(set(rows)) > 2
+    assert len(contents(table)) == 1_000
+
+
+def test_few_changes_never_freeze_all_keys_however_often_they_come(kind: Kind) -> None:
+    table = kind(COUNTS, ALL, 128)
+    table.put_many(ads(*range(1_000)), counts(*[0] * 1_000))
+    table.freeze(1)
+    for epoch in range(2, 60):
+        table.put_many(ads(*range(100)), counts(*[epoch] * 100))
+        assert table.freeze(epoch).runs[0].rows == 100
+
+
+@pytest.mark.parametrize("slots_max", [2, 1_000])
+def test_a_table_that_was_restored_searches_its_runs_unless_there_was_room_for_all_of_it(kind: Kind, slots_max: int) -> None:
     files = FilesInMemory()
     table = kind(COUNTS, ALL, 128)
     table.put_many(ads(1, 2, 3), counts(10, 20, 30))
-    again = kind.open(COUNTS, ALL, 128, saved(table, files), files)
+    again = kind.open(COUNTS, ALL, 128, saved(table, files), files, slots_max=slots_max)
     again.put_many(ads(1, 2), counts(11, 21))
-    assert [run.rows for run in again.freeze(2).runs] == [2, 3]
+    frozen = again.freeze(2)
+    assert [run.rows for run in frozen.runs] == ([3] if again._lasting and slots_max > 3 else [2, 3])
+    again.stored(frozen, store(frozen, files, files.name))
     assert again.get_many(ads(3))[1].to_pydict() == {"n": [30]}
+    assert sorted(contents(again)) == [(1, 11), (2, 21), (3, 30)]
 
 
 def test_a_frozen_state_does_not_see_later_changes(kind: Kind) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from files_in_memory import FilesInMemory, memory_folder
+from files_in_memory import FilesInMemory, PassingTable, memory_folder
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -69,7 +69,7 @@ class Tables(RuleBasedStateMachine):
 
     hashes_max: int | None = None
     spec = SPEC
-    kinds: tuple[type[KeyedTable], ...] = (KeyedTable,)
+    kinds: tuple[type[KeyedTable], ...] = (KeyedTable, PassingTable)
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,11 +105,15 @@ class Tables(RuleBasedStateMachine):
         slots_max=st.sampled_from([0, 3, 1_000]),
         few=st.sampled_from([0, 3, 1_000]),
         whole=st.sampled_from([0.0, 1.5, 100.0]),
+        pause=st.sampled_from([0, 8]),
+        unsorted_max=st.sampled_from([0, 1 << 20]),
     )
-    def start(self, parallelism: int, kind: int, slots_max: int, few: int, whole: float) -> None:
+    def start(self, parallelism: int, kind: int, slots_max: int, few: int, whole: float, pause: int, unsorted_max: int) -> None:
         self.slots_max = slots_max
         self.patch.setattr(table_module, "_FEW", few)
         self.patch.setattr(table_module, "WHOLE_MAX", whole)
+        self.patch.setattr(table_module, "PAUSE_MAX", pause)
+        self.patch.setattr(runs_module, "UNSORTED_BYTES_MAX", unsorted_max)
         self.restore(parallelism, kind)
 
     def opened(self, handles: list[Handle], parallelism: int, horizon: int, kind: int) -> list[KeyedTable]:

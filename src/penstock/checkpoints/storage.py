@@ -31,6 +31,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
+from penstock.checkpoints.direct import write_past_cache
 from penstock.errors import ConfigError, StorageError
 
 __all__ = [
@@ -45,6 +46,9 @@ __all__ = [
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]{0,199}")  # "." and ".." begin with a dot, so they never match
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")  # two letters or more: "C:" is not a scheme
+
+_LARGE = 1 << 20
+"""From so many bytes on it is worth its while to write past the page cache."""
 
 _ADVICE = {
     errno.ENOSPC: "Free some space, or keep fewer checkpoints",
@@ -77,8 +81,12 @@ class Store(Protocol):
     def read(self, path: str) -> bytes | None:
         """All bytes of `path`, or None if there is no such name."""
 
-    def write(self, path: str, data: bytes | pa.Buffer) -> None:
-        """Write `path` as a whole, durably. Only for names that nobody else writes."""
+    def write(self, path: str, *pieces: bytes | pa.Buffer, read_soon: bool = True) -> None:
+        """Write `path` as a whole, durably: these pieces, one after the other. Only for names that nobody else writes.
+
+        Args:
+            read_soon: Whether anybody will read it, unless something breaks.
+        """
 
     def open(self, path: str) -> pa.Buffer:
         """The bytes of `path` without copying them, or StorageError if there is no such name."""
@@ -166,9 +174,9 @@ class LocalStore:
         except OSError as error:
             self._refuse("read", path, error)
 
-    def write(self, path: str, data: bytes | pa.Buffer) -> None:
+    def write(self, path: str, *pieces: bytes | pa.Buffer, read_soon: bool = True) -> None:
         with self._folder(path, make=True) as (folder, name):
-            temporary = self._write_temporary(folder, name, path, data)
+            temporary = self._write_temporary(folder, name, path, *pieces, read_soon=read_soon)
             try:
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
                 os.fsync(folder)
@@ -280,7 +288,7 @@ class LocalStore:
         finally:
             os.close(file)
 
-    def _write_temporary(self, folder: int, name: str, path: str, data: bytes | pa.Buffer) -> str:
+    def _write_temporary(self, folder: int, name: str, path: str, *pieces: bytes | pa.Buffer, read_soon: bool = True) -> str:
         temporary = f"{name}.{secrets.token_hex(8)}.tmp"
         try:
             file = os.open(
@@ -290,9 +298,13 @@ class LocalStore:
                 dir_fd=folder,
             )
             try:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[os.write(file, rest[: 1 << 30]) :]
+                views = [memoryview(piece).cast("B") for piece in pieces]
+                if not read_soon and sum(map(len, views)) >= _LARGE:
+                    write_past_cache(file, views)
+                else:
+                    for rest in views:
+                        while rest:
+                            rest = rest[os.write(file, rest[: 1 << 30]) :]
                 os.fsync(file)
             finally:
                 os.close(file)
@@ -356,9 +368,9 @@ class MemoryStore:
     def read(self, path: str) -> bytes | None:
         return self.files.get(check_path(path))
 
-    def write(self, path: str, data: bytes | pa.Buffer) -> None:
+    def write(self, path: str, *pieces: bytes | pa.Buffer, read_soon: bool = True) -> None:
         with self._effect("write", check_path(path)):
-            self.files[path] = bytes(memoryview(data))
+            self.files[path] = b"".join(memoryview(piece) for piece in pieces)
 
     def open(self, path: str) -> pa.Buffer:
         if check_path(path) not in self.files:

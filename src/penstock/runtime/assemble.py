@@ -76,7 +76,7 @@ class Site:
     job_dir: Path
     files: Files
     restored: Restored = Restored()
-    drains: bool = False  # whether its tasks end with each epoch, so that no call may outlive one
+    drains: bool = False  # whether its tasks end with each epoch, so that no call may outlive one, and no table
     backend: Backend = Columnar()
 
     @property
@@ -351,7 +351,7 @@ def open_state(op: Op, layout: keyed.StateLayout, site: Site) -> KeyedTable | Ti
         spec = StateSpec(layout.name, layout.keys, layout.values, layout.route, layout.expires)
         if isinstance(site.backend, RocksDB) and not layout.broadcast:  # which is in memory as a whole anyway
             return RocksTable.open(spec, groups, max_parallelism, found, site.files, settings=site.backend)
-        return KeyedTable.open(spec, groups, max_parallelism, found, site.files)
+        return KeyedTable.open(spec, groups, max_parallelism, found, site.files, lasting=not site.drains)
     floors = site.restored.floors.get(f"{op.name}/{layout.name}", ())
     return TimerTable.open(
         layout.keys, site.groups, max_parallelism, found, site.files, floors=floors, route_columns=layout.route

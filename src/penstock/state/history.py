@@ -25,7 +25,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.state.columns import fixed_values
-from penstock.state.runs import Files, Handle, Kind, Run, checksum, encode_run, open_run, read_run, remember_validated
+from penstock.state.runs import Files, Handle, Kind, Run, checksum, open_run, read_run, remember_validated
 
 __all__ = ["RUNS_MAX", "Floor", "Frozen", "History", "choose_merge", "store"]
 
@@ -132,28 +132,26 @@ def store(frozen: Frozen, files: Files, name: Callable[[], str], merged_some: Ca
 
 
 def _write(run: Run, frozen: Frozen, files: Files, path: str) -> Handle:
-    data = encode_run(run.batch)
-    min_due = max_due = None
-    if frozen.kind == "timers":
-        due = fixed_values(run.batch.column(1))
-        min_due, max_due = int(due[0]), int(due[-1])
+    timers, searched = frozen.kind == "timers", frozen.searched
+    pieces = run.encoded(searched=searched)
+    due = fixed_values(run.batch.column(1)) if timers else None
     handle = Handle(
         path=path,
         kind=frozen.kind,
         first_group=run.first_group,
         last_group=run.last_group,
-        rows=run.batch.num_rows,
-        bytes=data.size,
-        checksum=checksum(data),
-        min_due=min_due,
-        max_due=max_due,
+        rows=run.rows,
+        bytes=sum(piece.size for piece in pieces),
+        checksum=checksum(*pieces),
+        min_due=None if due is None else int(due[0]),
+        max_due=None if due is None else int(due[-1]),
     )
-    files.write(path, data)
+    files.write(path, *pieces, read_soon=searched or timers)
     # These very bytes were valid a moment ago: no need to read them back only to check them.
     remember_validated(handle)
-    opened = frozen.opened[handle] = reopen(handle, files, frozen.schema)
-    if frozen.searched:
-        opened.take_over(run)
+    frozen.opened[handle] = (
+        reopen(handle, files, frozen.schema) if timers else run.written(handle, files, frozen.schema, searched=searched)
+    )
     return handle
 
 

@@ -95,7 +95,7 @@ class Index:
             The slot of each key.
         """
         assert not len(slots) or slots.max() < (1 << 31) - 1, "a slot that does not fit in half a place"
-        self._make_room(len(slots))
+        self.make_room(len(slots))
         return self._insert((hashes & _TAG) | (slots + 1).view(np.uint64), equal)
 
     def remove(self, hashes: Hashes, slots: Ints) -> None:
@@ -141,7 +141,8 @@ class Index:
             places = (places + step) & self._mask
         return result
 
-    def _make_room(self, count: int) -> None:
+    def make_room(self, count: int) -> None:
+        """For so many keys more."""
         if 2 * (self._filled + count) <= len(self._held):
             return
         before = self._held

@@ -14,6 +14,8 @@ change is a newer run, and `merge_runs` makes one run of several. (Timer runs, k
 4. Bytes are written once, under a name never used before, and only then named by a handle.
 5. A row may expire: it is gone once its `Expiry` says so, as if it had been deleted. No file is touched for that; a merge
    leaves such rows out, or buries them where an older run may still hold the key.
+6. A file that nobody is going to search may have its rows in any order, and says so. To sort a million rows each second for a file
+   that is read only if something breaks costs more than everything else about it; whoever does open it sorts it then, in memory.
 """
 
 from __future__ import annotations
@@ -62,8 +64,10 @@ GROUP, HASH, OP = "__group", "__hash", "__op"
 PUT, DELETE = 1, 0
 MERGE_ROWS = 1 << 18
 """About as many are merged at a time: it takes little memory beside the result, and keeps no other thread waiting for long."""
-FORMAT = {b"penstock.run": b"1"}
-"""Schema metadata of every run. Another version is refused."""
+SORTED, UNSORTED = {b"penstock.run": b"1"}, {b"penstock.run": b"2"}
+"""Schema metadata of every run: the version of the format. Others are refused."""
+UNSORTED_BYTES_MAX = 256 << 20
+"""Larger files are sorted in any case: they are to be mapped, not held in memory."""
 
 NEVER = int(np.iinfo(np.int64).min)
 """Before all time: where no timer has fired, and nothing has expired."""
@@ -76,8 +80,12 @@ Hashes = npt.NDArray[np.uint64]
 class Files(Protocol):
     """Where runs live."""
 
-    def write(self, path: str, data: pa.Buffer) -> None:
-        """Make `data` durable under a new name: whole or not at all."""
+    def write(self, path: str, *pieces: pa.Buffer, read_soon: bool = True) -> None:
+        """Make these pieces, one after the other, durable under a new name: whole or not at all.
+
+        Args:
+            read_soon: Whether anybody will read it, unless something breaks.
+        """
 
     def open(self, path: str) -> pa.Buffer:
         """The bytes of a file; may be mapped."""
@@ -156,6 +164,7 @@ class Run:
     ) -> None:
         self._load = load
         self._loaded: pa.RecordBatch | None = None
+        self._unsorted: pa.RecordBatch | None = None
         self.first_group = first_group
         self.last_group = last_group
         self.rows = rows
@@ -170,18 +179,10 @@ class Run:
         return cls(lambda: batch, int(groups.min()), int(groups.max()), batch.num_rows)
 
     @classmethod
-    def unsorted(cls, batch: pa.RecordBatch, order: Ints | None = None, tell: Callable[[Ints], None] = lambda order: None) -> Run:
-        """A run in memory of rows that whoever uses it first must sort, unless their order is known; `tell` hears it then."""
-
-        def load() -> pa.RecordBatch:
-            known = order
-            if known is None:
-                known = order_of(fixed_values(batch.column(0)), fixed_values(batch.column(1)))
-                tell(known)
-            return batch.take(pa.array(known))
-
+    def unsorted(cls, batch: pa.RecordBatch) -> Run:
+        """A run in memory of rows in any order: whoever wants them sorted first sorts them."""
         run = cls.of(batch)
-        run._load = load
+        run._load, run._unsorted = lambda: _sorted(batch), batch
         return run
 
     @property
@@ -190,8 +191,14 @@ class Run:
         # Without a lock, as in `_filter`: at worst two threads do the same work.
         if self._loaded is None:
             self._loaded = self._load()
-            self._load = lambda: self._loaded
         return self._loaded
+
+    def let_go(self) -> None:
+        """Nobody needs its rows for now: they can be read again."""
+        assert self.handle is not None, "a run that is nowhere else"
+        self._loaded = None
+        for name in ("groups", "hashes", "ops", "keys"):
+            self.__dict__.pop(name, None)
 
     @functools.cached_property
     def groups(self) -> Groups:
@@ -233,14 +240,25 @@ class Run:
             self._made_filter = np.packbits(there, bitorder="little"), shift
         return self._made_filter
 
-    def take_over(self, other: Run) -> None:
-        """This is `other` as a file: what lookups need is made here and now, by whoever writes it, and not by the task."""
-        self._made_filter = other._filter()
-
     @property
     def nbytes(self) -> int:
         """About the size of the file."""
-        return self.handle.bytes if self.handle else int(self.batch.nbytes)
+        return self.handle.bytes if self.handle else int((self.batch if self._unsorted is None else self._unsorted).nbytes)
+
+    def encoded(self, *, searched: bool) -> list[pa.Buffer]:
+        """The bytes of its file; `searched`: whether it will be."""
+        rows = self._unsorted
+        return (
+            encode_run(self.batch) if rows is None or searched or rows.nbytes > UNSORTED_BYTES_MAX else encode_run(rows, UNSORTED)
+        )
+
+    def written(self, handle: Handle, files: Files, schema: pa.Schema, *, searched: bool) -> Run:
+        """This run as the file it was just written to. What is needed to search it is made by whoever writes, not by the task."""
+        load = functools.partial(_read, files.open(handle.path), handle, schema)
+        run = Run(load, self.first_group, self.last_group, self.rows, handle)
+        if searched:
+            run.offsets, run._made_filter = self.offsets, self._filter()
+        return run
 
     def slice(self, groups: range) -> pa.RecordBatch:
         """The visible rows of these groups, without a copy."""
@@ -287,33 +305,50 @@ def run_schema(keys: pa.Schema, values: pa.Schema) -> pa.Schema:
     fields += [pa.field(field.name, field.type) for field in keys]
     fields += [pa.field(OP, pa.int8(), False)]
     fields += [pa.field(field.name, field.type) for field in values]
-    return pa.schema(fields, FORMAT)
+    return pa.schema(fields, SORTED)
 
 
-def encode_run(batch: pa.RecordBatch) -> pa.Buffer:
-    """The bytes of the file: Arrow's own file format, uncompressed so that it can be used where it is mapped."""
-    measured = pa.MockOutputStream()
-    _write(batch, measured)
-    # All at once: growing by and by costs several times more, and twice the memory.
-    buffer = pa.allocate_buffer(measured.size())
-    _write(batch, pa.FixedSizeBufferWriter(buffer))
-    return buffer
+def encode_run(batch: pa.RecordBatch, format: Mapping[bytes, bytes] = SORTED) -> list[pa.Buffer]:
+    """The bytes of the file, in pieces: Arrow's own file format, uncompressed so that it can be used where it is mapped.
 
-
-def _write(batch: pa.RecordBatch, sink: pa.NativeFile) -> None:
-    with pa.ipc.new_file(sink, batch.schema) as writer:
+    Columns are pieces as they are, without a copy.
+    """
+    pieces = _Pieces()
+    batch = batch.replace_schema_metadata(format)
+    with pa.ipc.new_file(pa.PythonFile(pieces, mode="w"), batch.schema) as writer:
         writer.write_batch(batch)
+    return pieces.found
+
+
+class _Pieces:
+    """A file that keeps what is written to it as it comes."""
+
+    def __init__(self) -> None:
+        self.found: list[pa.Buffer] = []
+        self.closed = False
+
+    def write(self, piece: bytes | pa.Buffer) -> None:
+        self.found.append(pa.py_buffer(piece))
+
+    def tell(self) -> int:
+        return sum(piece.size for piece in self.found)
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 _CHECKSUM_BYTES = 1 << 22
 """At a time: xxhash keeps other threads waiting meanwhile, and a run may be large."""
 
 
-def checksum(data: pa.Buffer) -> str:
-    """128 bits of XXH3: against accidents, not against malice."""
-    digest, view = xxhash.xxh3_128(), memoryview(data)
-    for start in range(0, len(view), _CHECKSUM_BYTES):
-        digest.update(view[start : start + _CHECKSUM_BYTES])
+def checksum(*pieces: pa.Buffer) -> str:
+    """128 bits of XXH3 of these bytes, one piece after the other: against accidents, not against malice."""
+    digest = xxhash.xxh3_128()
+    for piece in pieces:
+        view = memoryview(piece)
+        for start in range(0, len(view), _CHECKSUM_BYTES):
+            digest.update(view[start : start + _CHECKSUM_BYTES])
     result: str = digest.hexdigest()
     return result
 
@@ -340,15 +375,18 @@ def forget_validated() -> None:
 
 def open_run(handle: Handle, files: Files, schema: pa.Schema) -> Run:
     """Open a stored run; CorruptError, naming the file, if it is not what was written."""
-    batch = read_run(handle, files, schema)
-    run = Run(lambda: batch, handle.first_group, handle.last_group, handle.rows, handle)
+    load = functools.partial(_read, files.open(handle.path), handle, schema)
+    run = Run(load, handle.first_group, handle.last_group, handle.rows, handle)
     run.rows = int(run.offsets[-1] - run.offsets[0])
     return run
 
 
 def read_run(handle: Handle, files: Files, schema: pa.Schema) -> pa.RecordBatch:
     """The batch of a stored run of either kind."""
-    data = files.open(handle.path)
+    return _read(files.open(handle.path), handle, schema)
+
+
+def _read(data: pa.Buffer, handle: Handle, schema: pa.Schema) -> pa.RecordBatch:
     if not isinstance(data, pa.Buffer):
         data = pa.py_buffer(data)
     if data.size != handle.bytes:
@@ -358,9 +396,12 @@ def read_run(handle: Handle, files: Files, schema: pa.Schema) -> pa.RecordBatch:
     if not known and checksum(data) != handle.checksum:
         raise CorruptError(f"state file {handle.path} was altered: its checksum is not {handle.checksum}")
     try:
-        batch = _decode(data, schema)
+        batch, format = _decode(data, schema)
         if not known:
             batch.validate(full=True)
+        if format == UNSORTED:
+            batch = _sorted(batch)
+        if not known:
             _check_rows(batch, handle)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptError(f"state file {handle.path} is no run of this state: {error}") from error
@@ -368,16 +409,21 @@ def read_run(handle: Handle, files: Files, schema: pa.Schema) -> pa.RecordBatch:
     return batch
 
 
-def _decode(data: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+def _decode(data: pa.Buffer, schema: pa.Schema) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
     reader = pa.ipc.open_file(data)
     found = reader.schema
-    if dict(found.metadata or {}) != FORMAT:
-        raise ValueError(f"format {found.metadata}, this version reads {FORMAT}")
+    format = dict(found.metadata or {})
+    if format not in (SORTED, UNSORTED):
+        raise ValueError(f"format {found.metadata}, this version reads {SORTED} and {UNSORTED}")
     if not found.equals(schema):
         raise ValueError(f"its columns are ({_columns(found)}), expected ({_columns(schema)})")
     if reader.num_record_batches != 1:
         raise ValueError(f"{reader.num_record_batches} batches, expected 1")
-    return reader.get_batch(0)
+    return reader.get_batch(0).replace_schema_metadata(SORTED), format
+
+
+def _sorted(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.take(pa.array(order_of(fixed_values(batch.column(0)), fixed_values(batch.column(1)))))
 
 
 def _columns(schema: pa.Schema) -> str:
@@ -479,17 +525,23 @@ def parts_of(runs: Sequence[Run], groups: range, rows_max: int) -> Iterator[rang
 
 
 def _merge_part(runs: Sequence[Run], groups: range, *, drop_deletes: bool, expiry: Expiry | None) -> pa.RecordBatch:
-    parts = [run.slice(groups) for run in runs]
-    batch = pa.concat_batches([part for part in parts if part.num_rows])
+    parts = [part for run in runs if (part := run.slice(groups)).num_rows]
+    batch = pa.concat_batches(parts)
     group, hashes = fixed_values(batch.column(0)), fixed_values(batch.column(1))
-    # The order is stable, so of equal (group, hash) the newest comes first.
-    order = order_of(group, hashes)
-    keep = _newest(batch, order, (group[order], hashes[order]))
+    if len(parts) == 1:
+        order = np.arange(batch.num_rows)
+        keep = np.ones(batch.num_rows, np.bool_)
+    else:
+        # The order is stable, so of equal (group, hash) the newest comes first.
+        order = order_of(group, hashes)
+        keep = _newest(batch, order, (group[order], hashes[order]))
     gone = None if expiry is None else expired(batch.column(expiry.column), expiry.horizon)
     if drop_deletes:
         keep &= fixed_values(batch.column(OP))[order] == PUT
         if gone is not None:
             keep &= ~gone[order]
+    if len(parts) == 1 and gone is None and keep.all():
+        return batch
     rows = order[keep]
     if drop_deletes or gone is None or not gone[rows].any():
         return batch.take(pa.array(rows))

@@ -15,8 +15,10 @@ the overlay is searched in the runs, newest first, and kept in a slot from then 
 6. A row may say when it expires (`StateSpec.expires`). The operator raises the **horizon**; a row at or before it is gone
    for readers at once, leaves the overlay at the next freeze, and the files when they are merged. What is seen never
    depends on when that is, as long as the horizon does not fall: who restores a table raises it before the first read.
-7. A table that began empty and was never emptied is **complete**: a key that has no slot is nowhere. No run is searched then, and
-   when most keys changed, `freeze` makes a run of all of them: it takes the place of all others, and nothing is left to merge.
+7. A table that began empty, or small enough to be loaded as a whole, and was never emptied is **complete**: a key that has no slot
+   is nowhere. No run is searched then, and
+   when most keys changed, or many did again and again, `freeze` makes a run of all of them: it takes the place of all others, and
+   nothing is left to merge.
 
 A table without value columns is a set.
 """
@@ -64,6 +66,8 @@ __all__ = ["SLOTS_MAX", "KeyedTable", "StateSpec"]
 SLOTS_MAX = 8_000_000
 WHOLE_MAX = 1.5
 """A run of all keys may have so many times the rows of one of what changed: about what it would cost to merge the latter."""
+PAUSE_MAX = 8
+"""And never more than so many times: a freeze is to cost what changed, not what is there."""
 SCAN_ROWS = 65_536
 _SLOTS_MIN = 1_024
 _FEW = 512
@@ -119,21 +123,12 @@ class _Asked:
     """The keys in Python, if they are few."""
 
 
-class _Order:
-    """The slots of all keys, ascending; and once somebody has sorted their rows, in which order a run has them."""
-
-    def __init__(self, slots: Ints) -> None:
-        self.slots = slots
-        self.known: Ints | None = None  # set by another thread
-
-    def learn(self, order: Ints) -> None:
-        """This is how rows are sorted."""
-        if len(order) == len(self.slots):  # else some were deleted, and left out
-            self.known = order
-
-
 class KeyedTable:
     """The state of one operator in one task.
+
+    Args:
+        slots_max: How many keys stay in memory.
+        lasting: Whether it lives on after its next snapshot. If not, another will soon search what this one stores.
 
     Everywhere `hashes` may be given if the caller has them: `hash_keys` of the first `route_columns` key columns.
 
@@ -159,8 +154,8 @@ class KeyedTable:
     _near: Near
     _asked: _Asked | None
     _complete: bool
-    _order: _Order | None
-    """All slots with a key, as long as none comes or goes; None if they are not known."""
+    _held: Ints | None
+    """All slots with a key, ascending, as long as none comes or goes; None if they are not known."""
 
     def __init__(
         self,
@@ -170,6 +165,7 @@ class KeyedTable:
         runs: Iterable[Run] = (),
         *,
         slots_max: int = SLOTS_MAX,
+        lasting: bool = True,
     ) -> None:
         assert groups.step == 1, "a task owns a contiguous range of groups"
         self.spec = spec
@@ -178,6 +174,7 @@ class KeyedTable:
         self._schema = spec.schema
         self._values_schema = pa.schema(list(self._schema)[len(spec.keys) + 3 :])
         self._slots_max = slots_max
+        self._lasting = lasting
         self._expires = -1 if spec.expires is None else spec.values.get_field_index(spec.expires)
         self._horizon = self._cleared = NEVER
         runs = tuple(runs)
@@ -204,7 +201,10 @@ class KeyedTable:
         assert all(handle.kind == "run" for handle in mine), "timers are not a table"
         schema = spec.schema
         runs = [reopen(handle, files, schema) for handle in mine]
-        return cls(spec, groups, max_parallelism, [run for run in runs if run.rows], **options)
+        table = cls(spec, groups, max_parallelism, [run for run in runs if run.rows], **options)
+        if table._lasting:
+            table._load_all()
+        return table
 
     def close(self) -> None:
         """Let go of what is outside Python's memory: here, nothing."""
@@ -331,7 +331,7 @@ class KeyedTable:
             if self._horizon != NEVER:
                 self._deleted[dirty] |= self._expired(dirty)
             self._freezing(dirty)
-            if self._complete and len(self._index) <= WHOLE_MAX * len(dirty):
+            if self._worth_all(len(dirty)):
                 self._freeze_all()
             else:
                 self._freeze_changes(dirty)
@@ -343,25 +343,31 @@ class KeyedTable:
             self._cleared = self._horizon
         self._full = len(self._index) > self._slots_max
         merge = functools.partial(_merge, groups=self.groups, expiry=self._expiry)
-        searched = self._full or not self._complete
+        searched = self._full or not self._complete or not self._lasting
         return self._history.freeze(epoch, kind="run", schema=self._schema, merge=merge, searched=searched)
 
+    def _worth_all(self, changed: int) -> bool:
+        """Whether to freeze all keys, where so many changed."""
+        if not self._complete:
+            return False
+        keys = len(self._index)
+        # Or once the runs have more rows that no longer count than rows that do; unless that takes far longer than what changed.
+        return keys <= WHOLE_MAX * changed or (keys <= PAUSE_MAX * changed and self.rows_estimate >= 2 * keys)
+
     def _freeze_changes(self, dirty: Ints) -> None:
-        # Where nothing is older there is nothing a tombstone could hide. To sort them is left to whoever stores them.
+        # Where nothing is older there is nothing a tombstone could hide.
         changes = self._delta(dirty, keep_deleted=bool(self._history.runs))
         if changes.num_rows:
             self._history.append(Run.unsorted(changes))
 
     def _freeze_all(self) -> None:
-        if self._order is None:
+        if self._held is None:
             held = np.ones(self._used, np.bool_)
             for slots in self._free:
                 held[slots] = False
-            self._order = _Order(np.flatnonzero(held))
-        order = self._order
-        rows = self._delta(order.slots, keep_deleted=False)
-        known = order.known if rows.num_rows == len(order.slots) else None
-        self._history.replace([Run.unsorted(rows, known, order.learn)] if rows.num_rows else [])
+            self._held = np.flatnonzero(held)
+        rows = self._delta(self._held, keep_deleted=False)
+        self._history.replace([Run.unsorted(rows)] if rows.num_rows else [])
 
     def stored(self, frozen: Frozen, handles: Sequence[Handle]) -> None:
         """`store(frozen)` returned these handles: refer to the files from now on."""
@@ -386,7 +392,7 @@ class KeyedTable:
         self._full = False
         self._near = Near()
         self._asked = None
-        self._order = None
+        self._held = None
         self._complete = not self._history.runs
         self._grow(_SLOTS_MIN)
 
@@ -471,26 +477,47 @@ class KeyedTable:
         assert mine.all(), f"state {self.spec.name!r}: a key of another task's groups; this one has {self.groups}"
         return groups
 
+    def _load_all(self) -> None:
+        """Bring all rows into clean slots, if there is room: about 100 ns each, and from then on snapshots cost a fraction."""
+        runs = self._history.runs
+        rows = sum(run.rows for run in runs)
+        if rows > self._slots_max:
+            return
+        self._grow(max(rows, len(self._hash)))
+        self._index.make_room(rows)
+        for batch in self._merged(runs, None):
+            keys = batch.select(self.spec.keys.names)
+            slots = self._place(keys, fixed_values(batch.column(GROUP)), fixed_values(batch.column(HASH)))
+            for column, name in zip(self._values, self.spec.values.names, strict=True):
+                column.put(slots, batch.column(name))
+        for run in runs:
+            run.let_go()
+        self._complete = True
+
     def _insert(self, asked: _Asked, rows: Ints) -> Ints:
         """Make slots for the keys in these rows, which have none; the same key twice gets one."""
         if not len(rows):
             return rows
-        groups, hashes = self._groups_of(asked.routing[rows]), asked.hashes[rows]
         keys = asked.keys if len(rows) == len(asked.slots) else asked.keys.take(pa.array(rows))
-        fresh = self._allocate(len(rows))
-        for column, array in zip(self._keys, keys.columns, strict=True):
-            column.put(fresh, array)
-        self._hash[fresh], self._group[fresh] = hashes, groups
-        slots = self._index.insert(hashes, fresh, self._equal_to(keys))
-        self._give_back(fresh[slots != fresh])
+        slots = self._place(keys, self._groups_of(asked.routing[rows]), asked.hashes[rows])
         asked.slots[rows] = slots
         if len(rows) <= _FEW:
             self._near.learn(key_list(keys), slots)
         return slots
 
+    def _place(self, keys: pa.RecordBatch, groups: Groups, hashes: Hashes) -> Ints:
+        """Slots for keys that have none."""
+        fresh = self._allocate(keys.num_rows)
+        for column, array in zip(self._keys, keys.columns, strict=True):
+            column.put(fresh, array)
+        self._hash[fresh], self._group[fresh] = hashes, groups
+        slots = self._index.insert(hashes, fresh, self._equal_to(keys))
+        self._give_back(fresh[slots != fresh])
+        return slots
+
     def _allocate(self, count: int) -> Ints:
         """Slots for `count` keys: given back ones first."""
-        self._order = None
+        self._held = None
         parts: list[Ints] = []
         while count and self._free:
             given = self._free.pop()
@@ -544,7 +571,7 @@ class KeyedTable:
             for column in (*self._keys, *self._values):
                 column.clear(slots)
             self._free.append(slots)
-            self._order = None
+            self._held = None
 
 
 def _merge(runs: Sequence[Run], *, groups: range, expiry: Expiry | None, oldest: bool) -> pa.RecordBatch:

@@ -30,7 +30,7 @@ from penstock.errors import CorruptError
 from penstock.state import keygroups
 from penstock.state.columns import Ints, fixed_values
 from penstock.state.history import Floor, Frozen, History, reopen
-from penstock.state.runs import FORMAT, GROUP, NEVER, Files, Groups, Handle, Hashes, Run
+from penstock.state.runs import GROUP, NEVER, SORTED, Files, Groups, Handle, Hashes, Run
 
 __all__ = ["DUE", "NEVER", "TimerTable"]
 
@@ -292,7 +292,7 @@ def _timer_schema(keys: pa.Schema) -> pa.Schema:
     for field in keys:
         assert field.name not in (GROUP, DUE), f"a timer's key cannot be called {field.name!r}"
         fields.append(pa.field(field.name, field.type))
-    return pa.schema(fields, FORMAT)
+    return pa.schema(fields, SORTED)
 
 
 def _sorted(batches: Sequence[pa.RecordBatch], *, level: int = 0) -> _Chunk:
