@@ -28,8 +28,9 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 JOINED_ROWS = 1_024
 """Whoever joins what was sent (see `runners.queues`) makes batches of this size at most."""
-HELD_BATCHES, HELD_ROWS_MIN = 4, 8_192
-"""Partial rows of so many reads are sent as one, if each of them had so many rows, which is under load only."""
+HELD_PER_TASK, HELD_MAX, HELD_ROWS_MIN = 4, 16, 8_192
+"""Partial rows of so many reads, for each task that they are dealt to, are sent as one; if each of them had so many rows, which is under
+load only. What a message costs hardly depends on its rows, and more tasks get more messages of fewer rows."""
 TRIED_EVERY = 16
 """Where keys hardly repeat within a batch, one in so many is folded, to see whether they still do not."""
 FAILED = "the input of an aggregate failed"
@@ -46,8 +47,18 @@ class PartialAggregate(Operator):
     Output:  keys, `__window` if there are windows, accumulators, and `__rows`, the number of rows in each. A key may have several.
     """
 
-    def __init__(self, name: str, by: Sequence[str], shape: Tumbling | None, accumulators: Accumulators, errors: Errors) -> None:
+    def __init__(
+        self,
+        name: str,
+        by: Sequence[str],
+        shape: Tumbling | None,
+        accumulators: Accumulators,
+        errors: Errors,
+        *,
+        tasks: int = 1,
+    ) -> None:
         super().__init__(name)
+        self._held_max = min(HELD_PER_TASK * tasks, HELD_MAX)
         self._keys = [*by, WINDOW_COLUMN] if shape else list(by)
         self._shape, self._accumulators, self._errors = shape, accumulators, errors
         self._held: list[pa.RecordBatch] = []
@@ -62,7 +73,7 @@ class PartialAggregate(Operator):
         if bad is not None and bad.any():
             yield from self._errors.letters(batch, np.flatnonzero(bad), FAILED, origin)
         holds = self._shape is not None and origin is not None and batch.num_rows >= HELD_ROWS_MIN and not self._apart
-        if self._held and not (holds and len(self._held) < HELD_BATCHES and self._open(rows)):
+        if self._held and not (holds and len(self._held) < self._held_max and self._open(rows)):
             yield from self.release()
         if holds:
             self._held.append(rows)

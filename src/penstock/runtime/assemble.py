@@ -151,7 +151,7 @@ def partial_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
     assert isinstance(node, keyed.Aggregate | keyed.WindowAggregate)
     slices = node.slices if isinstance(node, keyed.WindowAggregate) else None
-    return aggregate.PartialAggregate(op.name, node.by, slices, node.accumulators, op_errors(op))
+    return aggregate.PartialAggregate(op.name, node.by, slices, node.accumulators, op_errors(op), tasks=site.parallelism)
 
 
 def aggregate_op(op: Op, stage: Stage, site: Site) -> Operator:
