@@ -73,6 +73,17 @@ def test_a_file_system_may_refuse_or_write_less_than_it_was_given(
     assert (tmp_path / "a").read_bytes() == data
 
 
+def test_a_fork_has_a_stage_of_its_own() -> None:
+    stage = direct._stages.mine
+    stage[:1] = b"a"
+    child = os.fork()
+    if not child:
+        stage[:1] = b"b"
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert bytes(stage[:1]) == b"a"
+
+
 def test_a_file_system_may_not_know_the_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(file: int, command: int, flags: int = 0) -> int:
         if command == direct.fcntl.F_SETFL:

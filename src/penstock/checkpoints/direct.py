@@ -30,7 +30,8 @@ class _Stages(threading.local):
     """A piece of memory per thread, aligned to pages."""
 
     def __init__(self) -> None:
-        self.mine = memoryview(mmap.mmap(-1, STAGE_BYTES))
+        # Private: a fork must not write over what its parent is about to write to a file.
+        self.mine = memoryview(mmap.mmap(-1, STAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 _stages = _Stages()
