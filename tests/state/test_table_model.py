@@ -105,15 +105,15 @@ class Tables(RuleBasedStateMachine):
         slots_max=st.sampled_from([0, 3, 1_000]),
         few=st.sampled_from([0, 3, 1_000]),
         whole=st.sampled_from([0.0, 1.5, 100.0]),
-        pause=st.sampled_from([0, 8]),
-        unsorted_max=st.sampled_from([0, 1 << 20]),
+        limits=st.tuples(st.sampled_from([0, 8]), st.sampled_from([0, 1 << 20]), st.sampled_from([3, 1 << 20])),
     )
-    def start(self, parallelism: int, kind: int, slots_max: int, few: int, whole: float, pause: int, unsorted_max: int) -> None:
+    def start(self, parallelism: int, kind: int, slots_max: int, few: int, whole: float, limits: tuple[int, int, int]) -> None:
         self.slots_max = slots_max
         self.patch.setattr(table_module, "_FEW", few)
         self.patch.setattr(table_module, "WHOLE_MAX", whole)
-        self.patch.setattr(table_module, "PAUSE_MAX", pause)
-        self.patch.setattr(runs_module, "UNSORTED_BYTES_MAX", unsorted_max)
+        self.patch.setattr(table_module, "PAUSE_MAX", limits[0])
+        self.patch.setattr(runs_module, "UNSORTED_BYTES_MAX", limits[1])
+        self.patch.setattr(table_module, "TEXT_BYTES_MAX", limits[2])
         self.restore(parallelism, kind)
 
     def opened(self, handles: list[Handle], parallelism: int, horizon: int, kind: int) -> list[KeyedTable]:

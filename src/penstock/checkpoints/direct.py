@@ -24,6 +24,7 @@ BLOCK = 4096
 """What offset, length and address must be whole numbers of, for any file system we know."""
 STAGE_BYTES = 1 << 20
 """Little enough to stay in a core's own cache, so that the second copy costs next to nothing."""
+_REFUSALS = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
 class _Stages(threading.local):
@@ -62,7 +63,7 @@ def _write_all(file: int, rest: memoryview, direct: bool) -> bool:
         try:
             rest = rest[os.write(file, rest) :]
         except OSError as error:
-            if not direct or error.errno != errno.EINVAL:
+            if not direct or error.errno not in _REFUSALS:
                 raise
             _set_direct(file, False)
             direct = False
@@ -76,7 +77,7 @@ def _set_direct(file: int, on: bool) -> bool:
     try:
         fcntl.fcntl(file, fcntl.F_SETFL, flags | flag if on else flags & ~flag)
     except OSError as error:
-        if error.errno != errno.EINVAL:
+        if error.errno not in _REFUSALS:
             raise
         return False
     return on and bool(flag)

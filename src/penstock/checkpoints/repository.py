@@ -223,7 +223,7 @@ def read_savepoint(store: Store) -> Manifest:
 def _copy(manifest: Manifest, source: Store, target: Store, names: Mapping[str, str]) -> None:
     handles = {str(handle["path"]): handle for handle in manifest.handles()}
     for path, name in names.items():
-        target.write(name, _checked_file(source, handles[path], contents=True))
+        target.write(name, _checked_file(source, handles[path], contents=True), read_soon=False)
 
 
 def _checked_file(store: Store, handle: Mapping[str, Json], *, contents: bool) -> pa.Buffer:

@@ -95,7 +95,8 @@ class Saved:
         wanted = groups if max_parallelism == self.max_parallelism else range(self.max_parallelism)
         try:
             stored = [Handle.from_json(handle) for handle in self.handles]
-            table = KeyedTable.open(StateSpec("saved", keys, values), wanted, self.max_parallelism, stored, open_store(self.url))
+            spec = StateSpec("saved", keys, values)
+            table = KeyedTable.open(spec, wanted, self.max_parallelism, stored, open_store(self.url), lasting=False)
         except CorruptError:
             raise
         except StorageError as error:

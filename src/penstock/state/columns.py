@@ -149,6 +149,15 @@ class Column:
         self.values = grown(self.values, capacity)
         self.valid = grown(self.valid, capacity)
 
+    @property
+    def text_bytes_max(self) -> int:
+        """How many bytes of text there may be."""
+        return 0
+
+    def text_bytes(self, slots: Ints) -> Ints:
+        """How many there are in each of these slots."""
+        return np.zeros(len(slots), np.int64)
+
     def put(self, slots: Ints, array: pa.Array) -> None:
         """Write row i of `array` to `slots[i]`; of rows with the same slot the last stays."""
         assert array.type == self.type, f"column holds {self.type}, was given {array.type}"

@@ -17,7 +17,6 @@ some. Later the task is told that a frozen list is *stored*, and refers to the f
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -128,7 +127,12 @@ def store(frozen: Frozen, files: Files, name: Callable[[], str], merged_some: Ca
         merged = frozen.merge(group, oldest=oldest)
         runs[chosen.start : chosen.stop] = [Run.of(merged)] if merged.num_rows else []
         merged_some()
-    return [run.handle or _write(run, frozen, files, name()) for run in runs]
+    return [_write(run, frozen, files, name()) if run.handle is None or _to_sort(run, frozen) else run.handle for run in runs]
+
+
+def _to_sort(run: Run, frozen: Frozen) -> bool:
+    """Whether its file is written again, in order: else each of many tasks that search it would have to sort it first."""
+    return frozen.searched and not run.in_order
 
 
 def _write(run: Run, frozen: Frozen, files: Files, path: str) -> Handle:
@@ -159,8 +163,7 @@ def reopen(handle: Handle, files: Files, schema: pa.Schema) -> Run:
     """A run of a stored file. Keyed runs are opened at once; timers only when their time comes."""
     if handle.kind == "run":
         return open_run(handle, files, schema)
-    load = functools.partial(read_run, handle, files, schema)
-    return Run(load, handle.first_group, handle.last_group, handle.rows, handle)
+    return Run(lambda run: read_run(handle, files, schema), handle.first_group, handle.last_group, handle.rows, handle)
 
 
 def choose_merge(rows: Sequence[int], nbytes: Sequence[int]) -> range | None:

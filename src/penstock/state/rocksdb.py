@@ -101,12 +101,21 @@ class RocksTable(KeyedTable):
         if len(hit):
             yield hit, self._pack_values.unpack(found[hit].tolist())
 
+    @property
+    def _searches(self) -> bool:
+        """RocksDB is searched, and not the runs."""
+        return False
+
+    def _load_all(self) -> None:
+        """Its rows are in RocksDB: in memory are those in use, and as many as was said."""
+
     def _freezing(self, dirty: Ints) -> None:
-        changes = self._delta(self._sorted(dirty), keep_deleted=True)
-        live = fixed_values(changes.column(OP)) == PUT
-        self._write(changes.filter(pa.array(live)))
-        self._delete(self._keys_of(changes.filter(pa.array(~live))))
-        self._sweep(max(SWEEP_ROWS, 2 * changes.num_rows))
+        for part in self._parts(self._sorted(dirty)):
+            changes = self._delta(part, keep_deleted=True)
+            live = fixed_values(changes.column(OP)) == PUT
+            self._write(changes.filter(pa.array(live)))
+            self._delete(self._keys_of(changes.filter(pa.array(~live))))
+        self._sweep(max(SWEEP_ROWS, 2 * len(dirty)))
 
     def _write(self, rows: pa.RecordBatch) -> None:
         from rocksdict import WriteBatch

@@ -21,7 +21,6 @@ change is a newer run, and `merge_runs` makes one run of several. (Timer runs, k
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 import threading
 from collections import OrderedDict
@@ -156,15 +155,28 @@ def _problems(data: Mapping[str, Any]) -> Iterator[str]:
         yield "max_due is before min_due"
 
 
+class _Once:
+    """A property that is made when it is first asked for. Without a lock, which `functools.cached_property` holds for all instances until
+    Python 3.12: no thread waits while another sorts a large run; at worst two do the same work."""
+
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        self._make, self._name = make, make.__name__
+
+    def __get__(self, run: Any, owner: type) -> Any:
+        made = run.__dict__[self._name] = self._make(run)
+        return made
+
+
 class Run:
     """One immutable sorted batch, in memory (`handle` is None) or in a file, of which groups first..last are visible."""
 
     def __init__(
-        self, load: Callable[[], pa.RecordBatch], first_group: int, last_group: int, rows: int, handle: Handle | None = None
+        self, load: Callable[[Run], pa.RecordBatch], first_group: int, last_group: int, rows: int, handle: Handle | None = None
     ) -> None:
         self._load = load
         self._loaded: pa.RecordBatch | None = None
         self._unsorted: pa.RecordBatch | None = None
+        self.in_order = True  # whether its file is; of one that was never read, whoever wrote it knows
         self.first_group = first_group
         self.last_group = last_group
         self.rows = rows
@@ -176,47 +188,58 @@ class Run:
         """A run in memory."""
         assert batch.num_rows > 0, "a run has rows"
         groups = fixed_values(batch.column(0))
-        return cls(lambda: batch, int(groups.min()), int(groups.max()), batch.num_rows)
+        return cls(lambda run: batch, int(groups.min()), int(groups.max()), batch.num_rows)
 
     @classmethod
     def unsorted(cls, batch: pa.RecordBatch) -> Run:
         """A run in memory of rows in any order: whoever wants them sorted first sorts them."""
         run = cls.of(batch)
-        run._load, run._unsorted = lambda: _sorted(batch), batch
+        run._load, run._unsorted = lambda run: _sorted(batch), batch
         return run
+
+    @classmethod
+    def stored(cls, handle: Handle, files: Files, schema: pa.Schema) -> Run:
+        """A run in a file. The file is mapped here, so nobody can take it away; it is read and checked when its rows are needed."""
+        data = files.open(handle.path)
+
+        def load(run: Run) -> pa.RecordBatch:
+            batch, run.in_order = _read(data, handle, schema)
+            return batch
+
+        return cls(load, handle.first_group, handle.last_group, handle.rows, handle)
 
     @property
     def batch(self) -> pa.RecordBatch:
         """The whole batch, with the rows that are not visible too."""
-        # Without a lock, as in `_filter`: at worst two threads do the same work.
         if self._loaded is None:
-            self._loaded = self._load()
+            self._loaded = self._load(self)
         return self._loaded
 
     def let_go(self) -> None:
         """Nobody needs its rows for now: they can be read again."""
-        assert self.handle is not None, "a run that is nowhere else"
+        if self.handle is None:
+            return  # it is nowhere else
         self._loaded = None
         for name in ("groups", "hashes", "ops", "keys"):
             self.__dict__.pop(name, None)
 
-    @functools.cached_property
+    @_Once
     def groups(self) -> Groups:
         return fixed_values(self.batch.column(0))
 
-    @functools.cached_property
+    @_Once
     def hashes(self) -> Hashes:
         return fixed_values(self.batch.column(1))
 
-    @functools.cached_property
+    @_Once
     def ops(self) -> Values:
         return fixed_values(self.batch.column(OP))
 
-    @functools.cached_property
+    @_Once
     def keys(self) -> Comparer:
         return Comparer(_key_columns(self.batch))
 
-    @functools.cached_property
+    @_Once
     def offsets(self) -> Ints:
         """Where each visible group starts; one more entry for the end."""
         wanted = np.arange(self.first_group, self.last_group + 2, dtype=np.int32)
@@ -247,18 +270,23 @@ class Run:
 
     def encoded(self, *, searched: bool) -> list[pa.Buffer]:
         """The bytes of its file; `searched`: whether it will be."""
-        rows = self._unsorted
-        return (
-            encode_run(self.batch) if rows is None or searched or rows.nbytes > UNSORTED_BYTES_MAX else encode_run(rows, UNSORTED)
-        )
+        unsorted = self._left_unsorted(searched)
+        if unsorted is not None:
+            return encode_run(unsorted, UNSORTED)
+        return encode_run(self.slice(range(self.first_group, self.last_group + 1)))
 
     def written(self, handle: Handle, files: Files, schema: pa.Schema, *, searched: bool) -> Run:
         """This run as the file it was just written to. What is needed to search it is made by whoever writes, not by the task."""
-        load = functools.partial(_read, files.open(handle.path), handle, schema)
-        run = Run(load, self.first_group, self.last_group, self.rows, handle)
+        run = Run.stored(handle, files, schema)
+        run.in_order = self._left_unsorted(searched) is None
         if searched:
-            run.offsets, run._made_filter = self.offsets, self._filter()
+            run.offsets, run._made_filter = self.offsets - self.offsets[0], self._filter()
         return run
+
+    def _left_unsorted(self, searched: bool) -> pa.RecordBatch | None:
+        """Its rows as they are, if they are to be written so."""
+        rows = self._unsorted
+        return None if rows is None or searched or rows.nbytes > UNSORTED_BYTES_MAX else rows
 
     def slice(self, groups: range) -> pa.RecordBatch:
         """The visible rows of these groups, without a copy."""
@@ -375,18 +403,18 @@ def forget_validated() -> None:
 
 def open_run(handle: Handle, files: Files, schema: pa.Schema) -> Run:
     """Open a stored run; CorruptError, naming the file, if it is not what was written."""
-    load = functools.partial(_read, files.open(handle.path), handle, schema)
-    run = Run(load, handle.first_group, handle.last_group, handle.rows, handle)
+    run = Run.stored(handle, files, schema)
     run.rows = int(run.offsets[-1] - run.offsets[0])
     return run
 
 
 def read_run(handle: Handle, files: Files, schema: pa.Schema) -> pa.RecordBatch:
     """The batch of a stored run of either kind."""
-    return _read(files.open(handle.path), handle, schema)
+    return _read(files.open(handle.path), handle, schema)[0]
 
 
-def _read(data: pa.Buffer, handle: Handle, schema: pa.Schema) -> pa.RecordBatch:
+def _read(data: pa.Buffer, handle: Handle, schema: pa.Schema) -> tuple[pa.RecordBatch, bool]:
+    """The batch, sorted; and whether the file is. Of one that is not, the rows that are visible."""
     if not isinstance(data, pa.Buffer):
         data = pa.py_buffer(data)
     if data.size != handle.bytes:
@@ -396,20 +424,19 @@ def _read(data: pa.Buffer, handle: Handle, schema: pa.Schema) -> pa.RecordBatch:
     if not known and checksum(data) != handle.checksum:
         raise CorruptError(f"state file {handle.path} was altered: its checksum is not {handle.checksum}")
     try:
-        batch, format = _decode(data, schema)
+        batch, in_order = _decode(data, schema)
         if not known:
             batch.validate(full=True)
-        if format == UNSORTED:
-            batch = _sorted(batch)
-        if not known:
-            _check_rows(batch, handle)
+            _check_rows(batch, handle, in_order=in_order)
+        if not in_order:
+            batch = _sorted(_within(batch, handle))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptError(f"state file {handle.path} is no run of this state: {error}") from error
     remember_validated(handle)
-    return batch
+    return batch, in_order
 
 
-def _decode(data: pa.Buffer, schema: pa.Schema) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+def _decode(data: pa.Buffer, schema: pa.Schema) -> tuple[pa.RecordBatch, bool]:
     reader = pa.ipc.open_file(data)
     found = reader.schema
     format = dict(found.metadata or {})
@@ -419,7 +446,13 @@ def _decode(data: pa.Buffer, schema: pa.Schema) -> tuple[pa.RecordBatch, dict[by
         raise ValueError(f"its columns are ({_columns(found)}), expected ({_columns(schema)})")
     if reader.num_record_batches != 1:
         raise ValueError(f"{reader.num_record_batches} batches, expected 1")
-    return reader.get_batch(0).replace_schema_metadata(SORTED), format
+    return reader.get_batch(0).replace_schema_metadata(SORTED), format == SORTED
+
+
+def _within(batch: pa.RecordBatch, handle: Handle) -> pa.RecordBatch:
+    groups = fixed_values(batch.column(0))
+    mine = (groups >= handle.first_group) & (groups <= handle.last_group)
+    return batch if mine.all() else batch.filter(pa.array(mine))
 
 
 def _sorted(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -430,9 +463,11 @@ def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-def _check_rows(batch: pa.RecordBatch, handle: Handle) -> None:
+def _check_rows(batch: pa.RecordBatch, handle: Handle, *, in_order: bool) -> None:
     if batch.num_rows != handle.rows:
         raise ValueError(f"{batch.num_rows} rows, expected {handle.rows}")
+    if not in_order:
+        return
     if handle.kind == "timers":
         major, minor = fixed_values(batch.column(1)), None
     else:

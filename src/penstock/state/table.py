@@ -16,9 +16,8 @@ the overlay is searched in the runs, newest first, and kept in a slot from then 
    for readers at once, leaves the overlay at the next freeze, and the files when they are merged. What is seen never
    depends on when that is, as long as the horizon does not fall: who restores a table raises it before the first read.
 7. A table that began empty, or small enough to be loaded as a whole, and was never emptied is **complete**: a key that has no slot
-   is nowhere. No run is searched then, and
-   when most keys changed, or many did again and again, `freeze` makes a run of all of them: it takes the place of all others, and
-   nothing is left to merge.
+   is nowhere. No run is searched then, and when most keys changed, or many did again and again, `freeze` makes a run of all of them:
+   it takes the place of all others, and nothing is left to merge.
 
 A table without value columns is a set.
 """
@@ -37,7 +36,7 @@ import pyarrow as pa
 from penstock.errors import PlanError
 from penstock.state import keygroups
 from penstock.state.columns import Bools, Ints, batch_of, fixed_array, fixed_values, grown, key_list
-from penstock.state.history import Frozen, History, reopen
+from penstock.state.history import MERGE_BYTES_MAX, Frozen, History, reopen
 from penstock.state.index import Equal, Index
 from penstock.state.near import Near
 from penstock.state.runs import (
@@ -68,6 +67,10 @@ WHOLE_MAX = 1.5
 """A run of all keys may have so many times the rows of one of what changed: about what it would cost to merge the latter."""
 PAUSE_MAX = 8
 """And never more than so many times: a freeze is to cost what changed, not what is there."""
+LOADED_BYTES_MAX = 512 << 20
+"""A larger table is not loaded as a whole when it is opened."""
+TEXT_BYTES_MAX = 1 << 30
+"""Of texts in one column of a run: Arrow counts them with 31 bits, and does not notice if they are more."""
 SCAN_ROWS = 65_536
 _SLOTS_MIN = 1_024
 _FEW = 512
@@ -308,8 +311,7 @@ class KeyedTable:
 
     def scan(self) -> Iterator[pa.RecordBatch]:
         """All live rows (key and value columns) as of the call, by group and hash, in batches of bounded size."""
-        changes = self._delta(self._sorted(self._dirty_slots()), keep_deleted=True)
-        runs = (*([Run.of(changes)] if changes.num_rows else []), *self._history.runs)
+        runs = (*self._runs_of(self._dirty_slots(), keep_deleted=True), *self._history.runs)
         columns = [*self.spec.keys.names, *self.spec.values.names]
         return (batch.select(columns).replace_schema_metadata(None) for batch in self._merged(runs, self._expiry))
 
@@ -321,6 +323,14 @@ class KeyedTable:
             batch = merge_runs(runs, groups, drop_deletes=True, expiry=expiry)
             if batch.num_rows:
                 yield batch
+        if not self._searches:
+            for run in runs:
+                run.let_go()
+
+    @property
+    def _searches(self) -> bool:
+        """Whether keys are searched in its runs, by itself or by the table that is made of them next."""
+        return self._full or not self._complete or not self._lasting
 
     # -- snapshots
 
@@ -343,12 +353,11 @@ class KeyedTable:
             self._cleared = self._horizon
         self._full = len(self._index) > self._slots_max
         merge = functools.partial(_merge, groups=self.groups, expiry=self._expiry)
-        searched = self._full or not self._complete or not self._lasting
-        return self._history.freeze(epoch, kind="run", schema=self._schema, merge=merge, searched=searched)
+        return self._history.freeze(epoch, kind="run", schema=self._schema, merge=merge, searched=self._searches)
 
     def _worth_all(self, changed: int) -> bool:
         """Whether to freeze all keys, where so many changed."""
-        if not self._complete:
+        if not self._complete or sum(run.nbytes for run in self._history.runs) > MERGE_BYTES_MAX:
             return False
         keys = len(self._index)
         # Or once the runs have more rows that no longer count than rows that do; unless that takes far longer than what changed.
@@ -356,9 +365,8 @@ class KeyedTable:
 
     def _freeze_changes(self, dirty: Ints) -> None:
         # Where nothing is older there is nothing a tombstone could hide.
-        changes = self._delta(dirty, keep_deleted=bool(self._history.runs))
-        if changes.num_rows:
-            self._history.append(Run.unsorted(changes))
+        for run in self._runs_of(dirty, keep_deleted=bool(self._history.runs)):
+            self._history.append(run)
 
     def _freeze_all(self) -> None:
         if self._held is None:
@@ -366,8 +374,21 @@ class KeyedTable:
             for slots in self._free:
                 held[slots] = False
             self._held = np.flatnonzero(held)
-        rows = self._delta(self._held, keep_deleted=False)
-        self._history.replace([Run.unsorted(rows)] if rows.num_rows else [])
+        self._history.replace(self._runs_of(self._held, keep_deleted=False))
+
+    def _runs_of(self, slots: Ints, *, keep_deleted: bool) -> list[Run]:
+        """The rows of these slots, in no order: one run, or several of different keys."""
+        batches = [self._delta(part, keep_deleted=keep_deleted) for part in self._parts(slots)]
+        return [Run.unsorted(batch) for batch in batches if batch.num_rows]
+
+    def _parts(self, slots: Ints) -> list[Ints]:
+        """These slots in parts of which no column has more bytes of text than fit in one of Arrow's."""
+        large = [column for column in (*self._keys, *self._values) if column.text_bytes_max > TEXT_BYTES_MAX]
+        if not large:
+            return [slots]
+        ends = np.cumsum(np.add.reduce([column.text_bytes(slots) for column in large]))
+        cuts = np.searchsorted(ends, np.arange(TEXT_BYTES_MAX, ends[-1] if len(ends) else 0, TEXT_BYTES_MAX))
+        return np.split(slots, cuts)
 
     def stored(self, frozen: Frozen, handles: Sequence[Handle]) -> None:
         """`store(frozen)` returned these handles: refer to the files from now on."""
@@ -480,19 +501,20 @@ class KeyedTable:
     def _load_all(self) -> None:
         """Bring all rows into clean slots, if there is room: about 100 ns each, and from then on snapshots cost a fraction."""
         runs = self._history.runs
-        rows = sum(run.rows for run in runs)
-        if rows > self._slots_max:
+        # Of its rows half may have been replaced by others: see `_worth_all`.
+        if sum(run.rows for run in runs) > 2 * self._slots_max or sum(run.nbytes for run in runs) > LOADED_BYTES_MAX:
             return
-        self._grow(max(rows, len(self._hash)))
-        self._index.make_room(rows)
+        most = max((run.rows for run in runs), default=0)
+        self._grow(max(most, len(self._hash)))
+        self._index.make_room(most)
         for batch in self._merged(runs, None):
             keys = batch.select(self.spec.keys.names)
             slots = self._place(keys, fixed_values(batch.column(GROUP)), fixed_values(batch.column(HASH)))
             for column, name in zip(self._values, self.spec.values.names, strict=True):
                 column.put(slots, batch.column(name))
+        self._complete = True
         for run in runs:
             run.let_go()
-        self._complete = True
 
     def _insert(self, asked: _Asked, rows: Ints) -> Ints:
         """Make slots for the keys in these rows, which have none; the same key twice gets one."""

@@ -50,6 +50,15 @@ class TextColumn(Column):
         self._chunks: list[npt.NDArray[np.uint8]] = []
         self._end = 0  # of what is in use of the last chunk
 
+    @property
+    def text_bytes_max(self) -> int:
+        """How many bytes of text there may be."""
+        return sum(map(len, self._chunks)) + _INLINE * len(self.values)
+
+    def text_bytes(self, slots: Ints) -> Ints:
+        """How many there are in each of these slots."""
+        return _lengths(self.values.take(slots, axis=0)).astype(np.int64)
+
     def put(self, slots: Ints, array: pa.Array) -> None:
         """Write row i of `array` to `slots[i]`; of rows with the same slot the last stays."""
         assert array.type == self.type, f"column holds {self.type}, was given {array.type}"
