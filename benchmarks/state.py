@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 
 from penstock.checkpoints.storage import Store, open_store
 from penstock.state.history import store
-from penstock.state.runs import Handle, forget_validated
+from penstock.state.runfile import Handle, forget_validated
 from penstock.state.table import KeyedTable, StateSpec
 
 PARTS = ("tables", "large", "job", "snapshots", "functions", "transform-with-state")

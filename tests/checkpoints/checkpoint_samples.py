@@ -17,7 +17,7 @@ from penstock.checkpoints.manifest import (
     StateEntry,
 )
 from penstock.checkpoints.storage import Store
-from penstock.state import runs
+from penstock.state import runfile
 
 SCHEMA = (FieldEntry(1, "n", "int64", False),)
 
@@ -30,7 +30,7 @@ def handle(path: str, data: bytes = b"rows") -> dict[str, Any]:
         "last_group": 127,
         "rows": 1,
         "bytes": len(data),
-        "checksum": runs.checksum(pa.py_buffer(data)),
+        "checksum": runfile.checksum(pa.py_buffer(data)),
         "min_due": None,
         "max_due": None,
     }

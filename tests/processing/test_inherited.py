@@ -16,7 +16,7 @@ from conformance.harness import wait_for_rows
 from conformance.source import Gated
 from penstock import col, sinks, sources
 from penstock.errors import CorruptError, PlanError, RestoreError
-from penstock.state.runs import forget_validated
+from penstock.state.runfile import forget_validated
 from penstock.testing import Simulated
 from processing.hands import Feed
 

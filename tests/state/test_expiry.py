@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from penstock.state import history
 from penstock.state.history import store
-from penstock.state.runs import DELETE, PUT, Expiry, Handle, Run, merge_runs
+from penstock.state.runfile import DELETE, PUT, Handle
+from penstock.state.runs import Expiry, Run, merge_runs
 from penstock.state.table import KeyedTable, StateSpec
 
 Kind = type[KeyedTable]

@@ -14,20 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptError
+from penstock.state import runfile
 from penstock.state import runs as runs_module
 from penstock.state.keygroups import hash_keys
-from penstock.state.runs import (
-    Handle,
-    Run,
-    checksum,
-    encode_run,
-    find,
-    forget_validated,
-    merge_runs,
-    open_run,
-    order_of,
-    run_schema,
-)
+from penstock.state.runfile import Handle, checksum, encode_run, forget_validated, order_of, run_schema
+from penstock.state.runs import Run, find, merge_runs, open_run
 from penstock.state.table import KeyedTable, StateSpec
 
 KEYS = pa.schema([("k", pa.string())])
@@ -135,17 +126,17 @@ def test_a_truncated_file_is_noticed_even_if_it_was_checked_before() -> None:
 def test_a_file_is_checked_once() -> None:
     handle, files = stored()
     open_run(handle, files, SCHEMA)
-    before = dict(runs_module._validated)
+    before = dict(runfile._validated)
     open_run(handle, files, SCHEMA)
-    assert list(runs_module._validated) == list(before) == [(handle.path, handle.checksum)]
+    assert list(runfile._validated) == list(before) == [(handle.path, handle.checksum)]
 
 
 def test_the_memory_of_checked_files_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_module, "_VALIDATED_MAX", 3)
+    monkeypatch.setattr(runfile, "_VALIDATED_MAX", 3)
     handle, _ = stored()
     for number in range(10):
-        runs_module.remember_validated(dataclasses.replace(handle, path=f"{number}"))
-    assert [path for path, _ in runs_module._validated] == ["7", "8", "9"]
+        runfile.remember_validated(dataclasses.replace(handle, path=f"{number}"))
+    assert [path for path, _ in runfile._validated] == ["7", "8", "9"]
 
 
 def damaged(batch: pa.RecordBatch, **changes: Any) -> tuple[Handle, FilesInMemory]:

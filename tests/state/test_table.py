@@ -17,7 +17,7 @@ from penstock.state import table as table_module
 from penstock.state.history import Frozen, store
 from penstock.state.keygroups import groups_of, hash_keys
 from penstock.state.near import Near
-from penstock.state.runs import Handle, forget_validated
+from penstock.state.runfile import Handle, forget_validated
 from penstock.state.table import KeyedTable, StateSpec
 
 Kind = type[KeyedTable]

@@ -21,7 +21,8 @@ from penstock.state import table as table_module
 from penstock.state.history import Frozen, store
 from penstock.state.keygroups import group_range, groups_of, hash_keys
 from penstock.state.rocksdb import RocksTable
-from penstock.state.runs import NEVER, Handle
+from penstock.state.runfile import Handle
+from penstock.state.runs import NEVER
 from penstock.state.table import KeyedTable, StateSpec
 
 MAX_PARALLELISM = 8

@@ -18,7 +18,7 @@ from penstock.state import history
 from penstock.state import timers as timers_module
 from penstock.state.history import Frozen, store
 from penstock.state.keygroups import group_range, groups_of, hash_keys
-from penstock.state.runs import Handle, forget_validated
+from penstock.state.runfile import Handle, forget_validated
 from penstock.state.timers import NEVER, TimerTable
 
 KEYS = pa.schema([("ad", pa.int64())])

@@ -41,7 +41,7 @@ from penstock.checkpoints.storage import Store, is_temporary, open_store
 from penstock.errors import CorruptError, RestoreError, StorageError
 from penstock.names import check_name
 from penstock.protocol.terms import Claim
-from penstock.state import runs
+from penstock.state import runfile
 
 __all__ = ["SAVEPOINT", "Repository", "open_savepoint", "read_savepoint", "state_path"]
 
@@ -237,7 +237,7 @@ def _checked_file(store: Store, handle: Mapping[str, Json], *, contents: bool) -
         raise CorruptError(f"a file of state is missing or cannot be read: {error}") from error
     if data.size != handle["bytes"]:
         raise CorruptError(f"{path} has {data.size} bytes; it was written with {handle['bytes']}")
-    if contents and runs.checksum(data) != handle["checksum"]:
+    if contents and runfile.checksum(data) != handle["checksum"]:
         raise CorruptError(f"{path} was altered: its checksum is not {handle['checksum']}")
     return data
 

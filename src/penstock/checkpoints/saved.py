@@ -25,7 +25,7 @@ from penstock.checkpoints.manifest import Manifest, OperatorEntry, StateEntry
 from penstock.checkpoints.repository import SAVEPOINT, read_savepoint
 from penstock.checkpoints.storage import LocalStore, Store, open_store
 from penstock.errors import CorruptError, RestoreError, StorageError
-from penstock.state.runs import OP, Handle
+from penstock.state.runfile import OP, Handle
 from penstock.state.table import KeyedTable, StateSpec
 
 __all__ = ["Saved", "from_savepoint"]

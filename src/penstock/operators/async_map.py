@@ -32,7 +32,7 @@ from penstock.operators.operator import MAIN, Errors, Operator, Origin, Out
 from penstock.operators.write import conform
 from penstock.state.history import Frozen
 from penstock.state.keygroups import groups_of, hash_keys
-from penstock.state.runs import Handle
+from penstock.state.runfile import Handle
 from penstock.state.table import KeyedTable
 
 LANE, NUMBER = "__lane", "__n"

@@ -24,7 +24,7 @@ from penstock.protocol.messages import Batch
 from penstock.runners.spark.frames import read_messages, write_messages
 from penstock.runtime.task import Task
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
-from penstock.state.runs import Files, checksum
+from penstock.state.runfile import Files, checksum
 
 KIND = "frames"
 

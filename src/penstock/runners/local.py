@@ -26,7 +26,7 @@ from penstock.runners.world import random_id
 from penstock.runtime.assemble import Site
 from penstock.runtime.task import Task, task_name
 from penstock.state.history import store as store_frozen
-from penstock.state.runs import Files, Handle
+from penstock.state.runfile import Files, Handle
 
 ROUNDS = 50  # of the loop, before the coordinator gets a turn
 

@@ -24,7 +24,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.state.columns import fixed_values
-from penstock.state.runs import Files, Handle, Kind, Run, checksum, open_run, read_run, remember_validated
+from penstock.state.runfile import Files, Handle, Kind, checksum, read_run, remember_validated
+from penstock.state.runs import Run, open_run
 
 __all__ = ["RUNS_MAX", "Floor", "Frozen", "History", "choose_merge", "store"]
 

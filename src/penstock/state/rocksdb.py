@@ -38,7 +38,8 @@ import pyarrow as pa
 from penstock.state.backend import RocksDB, require
 from penstock.state.columns import Ints, fixed_values
 from penstock.state.packing import Packing
-from penstock.state.runs import GROUP, HASH, NEVER, OP, PUT, Groups, Hashes, Run, expired
+from penstock.state.runfile import GROUP, HASH, OP, PUT, Groups, Hashes
+from penstock.state.runs import NEVER, Run, expired
 from penstock.state.table import KeyedTable, StateSpec
 
 if TYPE_CHECKING:

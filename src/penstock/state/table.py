@@ -39,25 +39,8 @@ from penstock.state.columns import Bools, Ints, batch_of, fixed_array, fixed_val
 from penstock.state.history import MERGE_BYTES_MAX, Frozen, History, reopen
 from penstock.state.index import Equal, Index
 from penstock.state.near import Near
-from penstock.state.runs import (
-    GROUP,
-    HASH,
-    NEVER,
-    OP,
-    PUT,
-    Expiry,
-    Files,
-    Groups,
-    Handle,
-    Hashes,
-    Run,
-    expired,
-    find,
-    merge_runs,
-    order_of,
-    parts_of,
-    run_schema,
-)
+from penstock.state.runfile import GROUP, HASH, OP, PUT, Files, Groups, Handle, Hashes, order_of, run_schema
+from penstock.state.runs import NEVER, Expiry, Run, expired, find, merge_runs, parts_of
 from penstock.state.texts import column_for
 
 __all__ = ["SLOTS_MAX", "KeyedTable", "StateSpec"]

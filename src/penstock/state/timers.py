@@ -30,7 +30,8 @@ from penstock.errors import CorruptError
 from penstock.state import keygroups
 from penstock.state.columns import Ints, fixed_values
 from penstock.state.history import Floor, Frozen, History, reopen
-from penstock.state.runs import GROUP, NEVER, SORTED, Files, Groups, Handle, Hashes, Run
+from penstock.state.runfile import GROUP, SORTED, Files, Groups, Handle, Hashes
+from penstock.state.runs import NEVER, Run
 
 __all__ = ["DUE", "NEVER", "TimerTable"]
 
