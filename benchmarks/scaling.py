@@ -118,7 +118,7 @@ def flink(rows: int, tasks: int, runs: int) -> list[Run]:
 
 
 SYSTEMS: dict[str, tuple[Callable[[int, int, int], list[Run]], int]] = {
-    "Penstock Continuous": (continuous, 200_000_000),
+    "Penstock Continuous": (continuous, 400_000_000),
     "Penstock Continuous, a Python function per event": (functions, 16_000_000),
     "Penstock MicroBatch": (microbatch, 32_000_000),
     "Flink": (flink, 64_000_000),

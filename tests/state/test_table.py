@@ -469,16 +469,24 @@ def test_whole_numbers_are_changed_where_they_stand(kind: Kind) -> None:
     how = [np.add, np.maximum]
 
     def change(keys: pa.RecordBatch, n: list[Any], most: list[Any]) -> list[Any] | None:
-        found = table.change_many(keys, [pa.array(n, pa.int64()), pa.array(most, pa.int64())], how)
-        return None if found is None else [array.to_pylist() for array in found]
+        changed = table.change_many(keys, [pa.array(n, pa.int64()), pa.array(most, pa.int64())], how)
+        return None if changed is None else [changed[0].tolist(), *(array.to_pylist() for array in changed[1])]
 
-    assert change(ads(2, 1), [1, 2], [-9, 9]) == [[2**62 + 1, 3], [-5, 9]]
-    assert change(ads(1, 3), [1, 1], [1, 1]) is None, "a key is not there"
-    assert change(ads(1, 2), [1, 2**62], [1, 1]) is None, "a sum does not fit"
-    assert change(ads(1, 2), [1, None], [1, 1]) is None, "a value is null"
+    assert change(ads(2, 1), [1, 2], [-9, 9]) == [[True, True], [2**62 + 1, 3], [-5, 9]]
+    assert change(ads(1, 2, 7), [1, 2**62, 1], [1, 1, 1]) is None, "a sum does not fit"
+    assert change(ads(1, 7), [1, None], [1, 1]) is None, "a value is null"
+    assert sorted(contents(table)) == [(1, 3, 9), (2, 2**62 + 1, -5)], "nothing was done"
     frozen = table.freeze(1)
-    assert change(ads(1), [1], [0]) == [[4], [9]]
-    assert table.get_many(ads(1, 2))[1].to_pydict() == {"n": [4, 2**62 + 1], "most": [9, -5]}
+    assert change(ads(1, 3), [1, 2**63 - 1], [0, -1]) == [[True, False], [4, 2**63 - 1], [9, -1]]
+    assert table.get_many(ads(1, 2, 3))[1].to_pydict() == {"n": [4, 2**62 + 1, 2**63 - 1], "most": [9, -5, -1]}
     assert frozen.runs[0].batch.column("n").to_pylist() in ([3, 2**62 + 1], [2**62 + 1, 3]), "what was frozen stays"
     table.delete_many(ads(2))
-    assert change(ads(2), [1], [1]) is None, "a key is gone"
+    assert change(ads(2), [1], [1]) == [[False], [1], [1]], "a key that was deleted begins anew"
+    files = FilesInMemory()
+    again = table = kind.open(spec, ALL, 128, saved(table, files, 2), files)
+    assert change(ads(5, 2, 1), [1, 1, 1], [0, 0, 0]) == [[False, True, True], [1, 2, 5], [0, 1, 9]], "also of what is in runs"
+    again.put_many(ads(6), pa.record_batch({"n": pa.array([None], pa.int64()), "most": [1]}))
+    assert change(ads(1), [1], [1]) is None, "there are nulls"
+    assert sorted(contents(again), key=str) == sorted(
+        [(1, 5, 9), (2, 2, 1), (3, 2**63 - 1, -1), (5, 1, 0), (6, None, 1)], key=str
+    )

@@ -159,7 +159,7 @@ class KeyedAggregate(Operator):
         if how is not None and self._table.spec.values.names == [f.name for f in fields]:
             changed = self._table.change_many(state_keys, [rows.column(f.name) for f in fields], how)
             if changed is not None:
-                return np.ones(rows.num_rows, np.bool_), pa.RecordBatch.from_arrays(changed, schema=self._accumulators.schema)
+                return changed[0], pa.RecordBatch.from_arrays(changed[1], schema=self._accumulators.schema)
         found, old = self._table.get_many(state_keys)
         merged = self._accumulators.combine(old, found, rows)
         self._table.put_many(state_keys, merged)

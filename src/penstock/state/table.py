@@ -256,27 +256,43 @@ class KeyedTable:
         self._deleted[asked.slots] = False
         self._dirty[asked.slots] = True
 
-    def change_many(self, keys: pa.RecordBatch, values: Sequence[pa.Array], how: Sequence[np.ufunc]) -> list[pa.Array] | None:
-        """Change values where they stand: each becomes `how` of itself and the one given. No key occurs twice.
+    def change_many(
+        self, keys: pa.RecordBatch, values: Sequence[pa.Array], how: Sequence[np.ufunc]
+    ) -> tuple[Bools, list[pa.Array]] | None:
+        """Change values where they stand: each becomes `how` of itself and the one given, or that one where the key is not there. No key
+        occurs twice.
 
-        Returns the new ones; or None, and nothing is done, if a key is not there, a value is no whole number, or a sum does not fit.
+        Returns which keys were there, and the new values; or None, and nothing is done, if a value is no whole number, or a sum does not
+        fit, or rows expire.
         """
-        slots = self._ask(keys, None).slots
-        if self._horizon != NEVER or (slots < 0).any() or self._deleted[slots].any():
+        asked = self._ask(keys, None)
+        self._load(asked)
+        if self._horizon != NEVER or any(
+            array.null_count or array.type != column.type or not column.whole for column, array in zip(self._values, values)
+        ):
             return None
+        found = (asked.slots >= 0) & ~self._deleted[asked.slots]
+        # What stands in slots of keys that are not there (-1 is one as others here) is arbitrary, and not looked at.
+        new = None if found.all() else ~found
         changed = []
         for column, array, change in zip(self._values, values, how, strict=True):
-            if array.null_count or array.type != column.type or not column.whole:
-                return None
-            old, given = column.values[slots], fixed_values(array, column.dtype)
-            new = change(old, given)
-            if change is np.add and ((old ^ new) & (given ^ new) < 0).any():
-                return None
-            changed.append(new)
-        for column, new in zip(self._values, changed):
-            column.values[slots] = new
+            old, given = column.values[asked.slots], fixed_values(array, column.dtype)
+            now = change(old, given)
+            if change is np.add:
+                over = (old ^ now) & (given ^ now) < 0
+                if (over if new is None else over & found).any():
+                    return None
+            changed.append(now if new is None else np.where(found, now, given))
+        if new is not None:
+            self._insert(asked, np.flatnonzero(asked.slots < 0))
+            self._deleted[asked.slots] = False
+        slots = asked.slots
+        for column, now in zip(self._values, changed):
+            column.values[slots] = now
+            if new is not None:
+                column.valid[slots] = True
         self._dirty[slots] = True
-        return [fixed_array(column.type, new, None) for column, new in zip(self._values, changed)]
+        return found, [fixed_array(column.type, now, None) for column, now in zip(self._values, changed)]
 
     def delete_many(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> None:
         """Remove keys; those that are not there are none the worse for it."""
