@@ -76,7 +76,7 @@ class Sizes:
 
 
 FULL = Sizes(
-    generated_rows=120_000_000,
+    generated_rows=180_000_000,
     rows_per_file=700_000,
     python_rows_per_file=400_000,
     runs=3,
