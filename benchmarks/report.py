@@ -75,6 +75,7 @@ keys make fewer updates than rows, and cost less. Every count was checked.
 CURVES = {
     "parallelism": "Tasks: ad counts, generated events",
     "keys": "Keys: the same rows over more of them",
+    "functions": "Keys, with a Python function and its state per row",
     "batch": "Batches: rows that a source hands out at a time, 100,000 keys",
     "channels": "Channels: more tasks on two cores, 100,000 keys",
     "state": "State: a table alone, the same number of changes between two snapshots",
@@ -82,6 +83,7 @@ CURVES = {
 UNITS = {
     "parallelism": "ns per event on the clock",
     "keys": "ns of processor time per row",
+    "functions": "ns of processor time per row",
     "batch": "ns of processor time per row",
     "channels": "ns of processor time per row",
     "state": "ms of pause per snapshot",

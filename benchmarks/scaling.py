@@ -6,10 +6,12 @@
    nothing but the function takes time. Two should be twice as fast.
 2. **keys**: a count per key, as many rows, or a few of each key, over a thousand to ten million. Rows should cost the same; where a batch
    has a key many times, they are counted in front of the exchange and cost less, and the updates per row tell.
-3. **batch**: the same, with sources that hand out fewer rows at a time.
-4. **channels**: the same in more and more tasks, on the same two cores. Each task has a channel to each: what more of them cost is
+3. **functions**: a Python function per row that counts in its keyed state. It is called for every row whatever the number of keys, so here
+   rows should cost the same from the fewest keys on.
+4. **batch**: a count per key again, with sources that hand out fewer rows at a time.
+5. **channels**: the same in more and more tasks, on the same two cores. Each task has a channel to each: what more of them cost is
    overhead.
-5. **state**: a table of more and more keys, of which the same number change between two snapshots. What changes should cost, not what
+6. **state**: a table of more and more keys, of which the same number change between two snapshots. What changes should cost, not what
    is there.
 
 A curve is a list of points; each has a name, what it cost, and figures. Every point is checked.
@@ -26,16 +28,16 @@ from typing import Any
 import numpy as np
 
 import penstock as pen
-from benchmarks import flinkpeer, statejobs, systems, workload
+from benchmarks import flinkpeer, statefunctions, statejobs, systems, workload
 from benchmarks.measure import Run
 from benchmarks.scattered import Scattered
 from benchmarks.state import FILL_KEYS, Stored, summary, wrong_total
 from benchmarks.workload import Input
 from penstock.checkpoints.storage import open_store
-from penstock.connectors.connector import Source
+from penstock.connectors.connector import Sink, Source
 from penstock.runners.runner import Runner
 
-PARTS = ("parallelism", "keys", "batch", "channels", "state")
+PARTS = ("parallelism", "keys", "functions", "batch", "channels", "state")
 KEYS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 BATCHES = (65_536, 16_384, 4_096, 1_024)
 TASKS = (2, 4, 8)
@@ -56,6 +58,8 @@ def run(part: str, *, runs: int, scale: float) -> dict[str, Any]:
             return curve((point for system in SYSTEMS for point in parallelism(system, scale, runs)), compared="")
         case "keys":
             return curve(keys(int(20_000_000 * scale), runs, tasks_on(systems.PARALLELISM)))
+        case "functions":
+            return curve(functions_over_keys(int(2_000_000 * scale), int(10_000_000 * scale), tasks_on(systems.PARALLELISM)))
         case "batch":
             return curve(batches(int(5_000_000 * scale), runs, tasks_on(systems.PARALLELISM)))
         case "channels":
@@ -164,6 +168,16 @@ def keys(rows: int, runs: int, runner: MakeRunner) -> Iterator[Point]:
         yield point(f"{count:,} keys", found, figures)
 
 
+def functions_over_keys(rows: int, keys_max: int, runner: MakeRunner) -> Iterator[Point]:
+    """A function per row in place of the count: so many rows, or two of each key; a run of each, since they are long."""
+    for count in KEYS:
+        if count > keys_max:
+            break
+        source = Scattered(count, max(2, rows // count))
+        found = measured(source, runner(systems.PARALLELISM), 1, pipeline=statefunctions.counting(statefunctions.Count))
+        yield point(f"{count:,} keys", found, {"memory of a task's process": f"{found[0].memory / 2**20:,.0f} MiB"})
+
+
 def batches(rows: int, runs: int, runner: MakeRunner) -> Iterator[Point]:
     """Sources that hand out fewer and fewer rows at a time."""
     for batch in BATCHES:
@@ -178,11 +192,13 @@ def channels(rows: int, runs: int, runner: MakeRunner) -> Iterator[Point]:
         yield point(f"{tasks} tasks, {tasks**2} channels", measured(source, runner(tasks), runs), {})
 
 
-def measured(source: Scattered, runner: Runner, runs: int) -> list[statejobs.Counted]:
+def measured(
+    source: Scattered, runner: Runner, runs: int, pipeline: Callable[[Source, Sink], pen.Pipeline] = statejobs.counting
+) -> list[statejobs.Counted]:
     """Several runs, after one that warms up. Each split has every key: once each of them was seen so many times all are there."""
-    statejobs.count(Scattered(1_000, 100, lanes=source.lanes), runner)  # what is imported on first use
+    statejobs.count(Scattered(1_000, 100, lanes=source.lanes), runner, pipeline=pipeline)  # what is imported on first use
     filled = min(source.lanes, source.rounds // 2)
-    return [statejobs.count(source, runner, filled=filled) for _ in range(runs)]
+    return [statejobs.count(source, runner, filled=filled, pipeline=pipeline) for _ in range(runs)]
 
 
 def point(name: str, found: list[statejobs.Counted], figures: dict[str, str]) -> Point:

@@ -200,6 +200,7 @@ def small_curves(folder: Path) -> dict[str, dict[str, Any]]:
 
     return {
         "keys": scaling.curve(scaling.keys(20_000, 1, runner)),
+        "functions": scaling.curve(scaling.functions_over_keys(5_000, 10_000, runner)),
         "batch": scaling.curve(scaling.batches(100_000, 1, runner)),
         "channels": scaling.curve(scaling.channels(200_000, 1, runner)),
         "state": scaling.curve(scaling.states(20_000, folder)),
@@ -214,6 +215,7 @@ def test_every_curve_is_checked_and_compared_with_its_first_point(tmp_path: Path
     assert {part: len(result["points"]) for part, result in found.items()} == {
         "parallelism": 2,
         "keys": 2,  # there are no more keys than rows
+        "functions": 2,
         "batch": len(scaling.BATCHES),
         "channels": len(scaling.TASKS),
         "state": 3,
@@ -222,7 +224,7 @@ def test_every_curve_is_checked_and_compared_with_its_first_point(tmp_path: Path
         assert result["verified"], result["note"]
     assert found["parallelism"]["points"][0]["figures"]["to one task"] == "1.00x, 1.00x"
     assert found["keys"]["points"][0]["figures"]["cost, to the first"] == "1.00x"
-    sent = [point["figures"]["updates per row"] for part in ("batch", "channels") for point in found[part]["points"]]
+    sent = [point["figures"]["updates per row"] for part in ("functions", "batch", "channels") for point in found[part]["points"]]
     assert set(sent) == {"1.00"}, "points of a curve differ in nothing else"
     results = [{"case": "scaling", "system": part, **result} for part, result in found.items()]
     text = "\n".join(report.scaling(results))
