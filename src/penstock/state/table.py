@@ -273,23 +273,23 @@ class KeyedTable:
             return None
         found = (asked.slots >= 0) & ~self._deleted[asked.slots]
         # What stands in slots of keys that are not there (-1 is one as others here) is arbitrary, and not looked at.
-        new = None if found.all() else ~found
+        all_there = bool(found.all())
         changed = []
         for column, array, change in zip(self._values, values, how, strict=True):
             old, given = column.values[asked.slots], fixed_values(array, column.dtype)
             now = change(old, given)
             if change is np.add:
                 over = (old ^ now) & (given ^ now) < 0
-                if (over if new is None else over & found).any():
+                if (over & found).any():
                     return None
-            changed.append(now if new is None else np.where(found, now, given))
-        if new is not None:
+            changed.append(now if all_there else np.where(found, now, given))
+        if not all_there:
             self._insert(asked, np.flatnonzero(asked.slots < 0))
             self._deleted[asked.slots] = False
         slots = asked.slots
         for column, now in zip(self._values, changed):
             column.values[slots] = now
-            if new is not None:
+            if not all_there:
                 column.valid[slots] = True
         self._dirty[slots] = True
         return found, [fixed_array(column.type, now, None) for column, now in zip(self._values, changed)]
