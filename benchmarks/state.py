@@ -34,7 +34,8 @@ import pyarrow.compute as pc
 from penstock.checkpoints.storage import Store, open_store
 from penstock.state.history import store
 from penstock.state.runfile import Handle, forget_validated
-from penstock.state.table import KeyedTable, StateSpec
+from penstock.state.spec import StateSpec
+from penstock.state.table import KeyedTable
 
 PARTS = ("tables", "large", "job", "snapshots", "functions", "transform-with-state")
 MEMORY_MAX = 4 << 30

@@ -20,7 +20,8 @@ from penstock.plan.async_map import LANE, ORIGIN
 from penstock.plan.logical import DEAD_SCHEMA, TIME_FIELD
 from penstock.protocol.messages import Emit, End, Watermark
 from penstock.state.keygroups import group_range
-from penstock.state.table import KeyedTable, StateSpec
+from penstock.state.spec import StateSpec
+from penstock.state.table import KeyedTable
 from runtime.rig import Collect, Cut, Rig, hand, table
 
 S = 1_000_000

@@ -15,7 +15,8 @@ from operators.two_inputs import CUTS, PARALLELISMS, Build, Row, Step, counted, 
 from penstock import col
 from penstock.operators.join_forever import ForeverJoin, net
 from penstock.operators.joining import Joined, Side
-from penstock.state.table import KeyedTable, StateSpec
+from penstock.state.spec import StateSpec
+from penstock.state.table import KeyedTable
 
 RELAXED: dict[str, Any] = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 HOWS = ("inner", "left", "right", "full")

@@ -10,7 +10,8 @@ import pyarrow as pa
 from penstock.checkpoints.storage import MemoryStore
 from penstock.processing.states import Keys, Scope
 from penstock.state.history import store
-from penstock.state.table import KeyedTable, StateSpec
+from penstock.state.spec import StateSpec
+from penstock.state.table import KeyedTable
 
 ALL = range(128)
 NAMES = count()

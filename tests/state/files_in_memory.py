@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from penstock.errors import StorageError
 from penstock.state.runs import Run
-from penstock.state.table import SLOTS_MAX, KeyedTable, StateSpec
+from penstock.state.spec import StateSpec
+from penstock.state.table import SLOTS_MAX, KeyedTable
 
 
 class FilesInMemory:

@@ -14,7 +14,8 @@ from penstock.state import history
 from penstock.state.history import store
 from penstock.state.runfile import DELETE, PUT, Handle
 from penstock.state.runs import Expiry, Run, merge_runs
-from penstock.state.table import KeyedTable, StateSpec
+from penstock.state.spec import StateSpec
+from penstock.state.table import KeyedTable
 
 Kind = type[KeyedTable]
 ALL = range(128)
@@ -114,7 +115,7 @@ def test_rows_that_expire_before_any_freeze_leave_no_trace(kind: Kind) -> None:
     table.put_many(keys(1), rows(10))
     table.horizon = 10
     assert table.freeze(1).runs == ()
-    assert len(table._index) == 0
+    assert len(table._overlay) == 0
 
 
 def test_the_overlay_lets_go_of_expired_rows_at_a_freeze(kind: Kind) -> None:
@@ -125,10 +126,10 @@ def test_the_overlay_lets_go_of_expired_rows_at_a_freeze(kind: Kind) -> None:
         table.freeze(epoch)
         table.horizon = epoch
     table.freeze(99)
-    assert len(table._index) == 0
-    assert table._used <= 20
+    assert len(table._overlay) == 0
+    assert table._overlay.used <= 20
     assert found(table, *range(500)) == [False] * 500
-    assert len(table._index) == 0, "nor does asking bring them back"
+    assert len(table._overlay) == 0, "nor does asking bring them back"
 
 
 def test_compaction_drops_what_has_expired(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ from penstock.state import rocksdb
 from penstock.state.backend import Columnar, RocksDB, backend_of, require, size_bytes
 from penstock.state.history import store
 from penstock.state.rocksdb import PREFIX, RocksTable
-from penstock.state.table import KeyedTable, StateSpec
+from penstock.state.spec import StateSpec
+from penstock.state.table import KeyedTable
 
 ALL = range(128)
 SPEC = StateSpec("n", pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())]), expires="n")

@@ -19,7 +19,8 @@ from penstock.state import runs as runs_module
 from penstock.state.keygroups import hash_keys
 from penstock.state.runfile import Handle, checksum, encode_run, forget_validated, order_of, run_schema
 from penstock.state.runs import Run, find, merge_runs, open_run
-from penstock.state.table import KeyedTable, StateSpec
+from penstock.state.spec import StateSpec
+from penstock.state.table import KeyedTable
 
 KEYS = pa.schema([("k", pa.string())])
 VALUES = pa.schema([("v", pa.int64())])

@@ -13,12 +13,13 @@ from files_in_memory import FilesInMemory, PassingTable
 
 from penstock.errors import CorruptError, PlanError, StorageError
 from penstock.state import history
-from penstock.state import table as table_module
+from penstock.state import overlay as overlay_module
 from penstock.state.history import Frozen, store
 from penstock.state.keygroups import groups_of, hash_keys
 from penstock.state.near import Near
 from penstock.state.runfile import Handle, forget_validated
-from penstock.state.table import KeyedTable, StateSpec
+from penstock.state.spec import StateSpec
+from penstock.state.table import KeyedTable
 
 Kind = type[KeyedTable]
 ALL = range(128)
@@ -190,7 +191,7 @@ def test_a_table_that_searches_no_runs_holds_no_copy_of_them(kind: Kind) -> None
 def test_texts_that_do_not_fit_in_one_arrow_column_are_frozen_as_several_runs(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_module, "TEXT_BYTES_MAX", 1_000)
+    monkeypatch.setattr(overlay_module, "TEXT_BYTES_MAX", 1_000)
     files = FilesInMemory()
     spec = StateSpec("t", pa.schema([("k", pa.string())]), pa.schema([("n", pa.int64()), ("text", pa.string())]))
     table = kind(spec, ALL, 128)
@@ -289,8 +290,8 @@ def test_slots_of_deleted_keys_are_used_again(kind: Kind) -> None:
         table.freeze(epoch)
         table.delete_many(batch)
         table.freeze(epoch)
-    assert table._used <= 20
-    assert len(table._index) == 0
+    assert table._overlay.used <= 20
+    assert len(table._overlay) == 0
 
 
 def test_the_same_batch_of_keys_may_be_used_across_a_freeze(kind: Kind) -> None:
@@ -313,7 +314,7 @@ def test_beyond_slots_max_the_overlay_is_emptied_and_nothing_is_lost(kind: Kind)
     found, values = table.get_many(ads(5, 5, 3, 99))
     assert found.tolist() == [True, True, True, False]
     assert values.to_pydict() == {"n": [5, 5, 3, None]}
-    assert len(table._index) == 2
+    assert len(table._overlay) == 2
 
 
 def test_a_table_without_values_is_a_set(kind: Kind) -> None:
@@ -439,7 +440,7 @@ def test_small_and_large_batches_of_keys_agree(rows: int, kind: Kind) -> None:
 
 @pytest.mark.parametrize("few", [0, 512])
 def test_rows_that_share_their_key_are_told_apart(kind: Kind, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "_FEW", few)
+    monkeypatch.setattr(overlay_module, "FEW", few)
     table = kind(COUNTS, ALL, 128)
     table.put_many(ads(1, 2, 3, None), counts(1, 1, 1, 1))
     for keys in (ads(1, 2, 3), ads(), ads(None, 1), ads(1, 2, 9)):

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.errors import StorageError
 from penstock.state import history, keygroups
+from penstock.state import overlay as overlay_module
 from penstock.state import runs as runs_module
 from penstock.state import table as table_module
 from penstock.state.history import Frozen, store
@@ -23,7 +24,8 @@ from penstock.state.keygroups import group_range, groups_of, hash_keys
 from penstock.state.rocksdb import RocksTable
 from penstock.state.runfile import Handle
 from penstock.state.runs import NEVER
-from penstock.state.table import KeyedTable, StateSpec
+from penstock.state.spec import StateSpec
+from penstock.state.table import KeyedTable
 
 MAX_PARALLELISM = 8
 SPEC = StateSpec(
@@ -110,11 +112,11 @@ class Tables(RuleBasedStateMachine):
     )
     def start(self, parallelism: int, kind: int, slots_max: int, few: int, whole: float, limits: tuple[int, int, int]) -> None:
         self.slots_max = slots_max
-        self.patch.setattr(table_module, "_FEW", few)
+        self.patch.setattr(overlay_module, "FEW", few)
         self.patch.setattr(table_module, "WHOLE_MAX", whole)
         self.patch.setattr(table_module, "PAUSE_MAX", limits[0])
         self.patch.setattr(runs_module, "UNSORTED_BYTES_MAX", limits[1])
-        self.patch.setattr(table_module, "TEXT_BYTES_MAX", limits[2])
+        self.patch.setattr(overlay_module, "TEXT_BYTES_MAX", limits[2])
         self.restore(parallelism, kind)
 
     def opened(self, handles: list[Handle], parallelism: int, horizon: int, kind: int) -> list[KeyedTable]:

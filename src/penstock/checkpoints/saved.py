@@ -26,7 +26,8 @@ from penstock.checkpoints.repository import SAVEPOINT, read_savepoint
 from penstock.checkpoints.storage import LocalStore, Store, open_store
 from penstock.errors import CorruptError, RestoreError, StorageError
 from penstock.state.runfile import OP, Handle
-from penstock.state.table import KeyedTable, StateSpec
+from penstock.state.spec import StateSpec
+from penstock.state.table import KeyedTable
 
 __all__ = ["Saved", "from_savepoint"]
 

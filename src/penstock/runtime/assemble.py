@@ -49,7 +49,8 @@ from penstock.state.backend import Backend, Columnar, RocksDB
 from penstock.state.keygroups import canonical_keys, group_range, groups_of, hash_keys
 from penstock.state.rocksdb import RocksTable
 from penstock.state.runfile import Files, Handle
-from penstock.state.table import KeyedTable, StateSpec
+from penstock.state.spec import StateSpec
+from penstock.state.table import KeyedTable
 from penstock.state.timers import TimerTable
 from penstock.windows import CountSliding, CountTumbling, Sliding, Tumbling
 

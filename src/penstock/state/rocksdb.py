@@ -40,7 +40,8 @@ from penstock.state.columns import Ints, fixed_values
 from penstock.state.packing import Packing
 from penstock.state.runfile import GROUP, HASH, OP, PUT, Groups, Hashes
 from penstock.state.runs import NEVER, Run, expired
-from penstock.state.table import KeyedTable, StateSpec
+from penstock.state.spec import StateSpec
+from penstock.state.table import KeyedTable
 
 if TYPE_CHECKING:
     from rocksdict import Cache, Options, Rdict, WriteBufferManager
@@ -111,8 +112,8 @@ class RocksTable(KeyedTable):
         """Its rows are in RocksDB: in memory are those in use, and as many as was said."""
 
     def _freezing(self, dirty: Ints) -> None:
-        for part in self._parts(self._sorted(dirty)):
-            changes = self._delta(part, keep_deleted=True)
+        for part in self._overlay.parts(self._overlay.in_order(dirty)):
+            changes = self._overlay.rows_of(part, keep_deleted=True)
             live = fixed_values(changes.column(OP)) == PUT
             self._write(changes.filter(pa.array(live)))
             self._delete(self._keys_of(changes.filter(pa.array(~live))))

@@ -1,0 +1,227 @@
+"""`Overlay`: the rows of a table that are in memory, one numpy array per column.
+
+A row of the arrays is a **slot**, and an index leads from keys to slots. Whole batches of keys are found and placed at once, without
+a step in Python per key unless there are few: then `near.py` knows most of them.
+
+1. A slot is free, or holds a key. It is **clean** or **dirty**, and a dirty one may be **deleted**: see `table.py`, whose marks they are.
+2. Slots of keys that are gone are used again before new ones are. Their columns are cleared first: an expiry that is left there would
+   be looked at.
+3. -1 stands for no slot. As an index it is the last slot, so what is read there is arbitrary, and whoever asks looks at `slots >= 0`.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.state import keygroups
+from penstock.state.columns import Bools, Ints, grown, key_list
+from penstock.state.index import Equal, Index
+from penstock.state.near import Near
+from penstock.state.runfile import Groups, Hashes, order_of
+from penstock.state.spec import StateSpec
+from penstock.state.texts import column_for
+
+__all__ = ["Asked", "Overlay"]
+
+TEXT_BYTES_MAX = 1 << 30
+"""Of texts in one column of a run: Arrow counts them with 31 bits, and does not notice if they are more."""
+FEW = 512
+"""So many keys are listed in Python."""
+_SLOTS_MIN = 1_024
+_NO_HASHES = np.empty(0, np.uint64)
+
+
+@dataclass(slots=True)
+class Asked:
+    """A batch of keys, and where they are."""
+
+    keys: pa.RecordBatch
+    routing: Hashes
+    """What decides their groups; empty if all of them have slots, and so is `hashes`."""
+    hashes: Hashes
+    slots: Ints
+    listed: list[Any] | None = None
+    """The keys in Python, if they are few."""
+
+
+class Overlay:
+    """The rows of one table in memory. By slot: `keys`, `values`, `hash`, `group`, `dirty` and `deleted`."""
+
+    hash: Hashes
+    group: Groups
+    dirty: Bools
+    deleted: Bools
+    _row: npt.NDArray[np.int32]
+    """Room to write down rows by slot; holds nothing between calls."""
+
+    def __init__(self, spec: StateSpec) -> None:
+        self._spec, self._schema = spec, spec.schema
+        self.keys = [column_for(field.type) for field in spec.keys]
+        self.values = [column_for(field.type) for field in spec.values]
+        self.hash = np.empty(0, np.uint64)
+        self.group = np.empty(0, np.int32)
+        self.dirty = np.empty(0, np.bool_)
+        self.deleted = np.empty(0, np.bool_)
+        self.used = 0
+        """Slots from here on never held a key."""
+        self._index = Index()
+        self._near = Near()
+        self._free: list[Ints] = []
+        self._held: Ints | None = None
+        self._grow(_SLOTS_MIN)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    # -- which slots
+
+    def find(self, keys: pa.RecordBatch, routing: Hashes | None) -> Asked:
+        """Where each key is; -1 if it is not there. `routing`: the hashes of its first `route_columns` columns, if they are known."""
+        if keys.num_rows <= FEW:
+            return self._find_few(keys, routing)
+        routing, hashes = self._hashes(keys, routing)
+        return Asked(keys, routing, hashes, self._index.find(hashes, self._equal_to(keys)))
+
+    def _find_few(self, keys: pa.RecordBatch, routing: Hashes | None) -> Asked:
+        listed = key_list(keys)
+        slots = self._near.find(listed)
+        missing = np.flatnonzero(slots < 0)
+        if not len(missing):
+            return Asked(keys, _NO_HASHES, _NO_HASHES, slots, listed)  # so nobody will ask for the hashes
+        routing, hashes = self._hashes(keys, routing)
+        equal = self._equal_to(keys)
+        slots[missing] = self._index.find(hashes[missing], lambda found, rows: equal(found, missing[rows]))
+        self._near.learn([listed[row] for row in missing.tolist()], slots[missing])
+        return Asked(keys, routing, hashes, slots, listed)
+
+    def _hashes(self, keys: pa.RecordBatch, routing: Hashes | None) -> tuple[Hashes, Hashes]:
+        """What decides the groups of keys, and what finds them."""
+        count = self._spec.route_columns or len(self.keys)
+        if routing is None:
+            routing = keygroups.hash_keys(keys.select(list(range(count))))
+        rest = list(range(count, len(self.keys)))
+        return routing, keygroups.hash_keys(keys.select(rest), routing) if rest else routing
+
+    def _equal_to(self, keys: pa.RecordBatch) -> Equal:
+        """What says whether `slots[i]` holds key `rows[i]` of these."""
+        given = [(column, column.given(array)) for column, array in zip(self.keys, keys.columns, strict=True)]
+
+        def equal(slots: Ints, rows: Ints) -> Bools:
+            return functools.reduce(np.logical_and, (column.equal(slots, each, rows) for column, each in given))
+
+        return equal
+
+    def sharing(self, slots: Ints) -> Bools | None:
+        """Which of these slots stand there more than once; None if none does. -1 is one like others here."""
+        rows = np.arange(len(slots), dtype=np.int32)
+        # Of rows with the same slot the last stays, and the others find it there.
+        self._row[slots] = rows
+        earlier = self._row[slots] != rows
+        if not earlier.any():
+            return None
+        self._row[slots] = 0
+        self._row[slots[earlier]] = 1
+        shared: Bools = self._row[slots] == 1
+        return shared
+
+    def dirty_slots(self) -> Ints:
+        """Those that are dirty, ascending."""
+        return np.flatnonzero(self.dirty[: self.used])
+
+    def held(self) -> Ints:
+        """Those that hold a key, ascending. Known from then on as long as none comes or goes."""
+        if self._held is None:
+            held = np.ones(self.used, np.bool_)
+            for slots in self._free:
+                held[slots] = False
+            self._held = np.flatnonzero(held)
+        return self._held
+
+    def in_order(self, slots: Ints) -> Ints:
+        """These slots in the order of runs."""
+        return slots[order_of(self.group[slots], self.hash[slots])]
+
+    # -- keys come and go
+
+    def place(self, keys: pa.RecordBatch, groups: Groups, hashes: Hashes) -> Ints:
+        """Slots for keys that have none: clean, and without values. The same key twice gets one."""
+        fresh = self._allocate(keys.num_rows)
+        for column, array in zip(self.keys, keys.columns, strict=True):
+            column.put(fresh, array)
+        self.hash[fresh], self.group[fresh] = hashes, groups
+        slots = self._index.insert(hashes, fresh, self._equal_to(keys))
+        self._give_back(fresh[slots != fresh])
+        if len(slots) <= FEW:
+            self._near.learn(key_list(keys), slots)
+        return slots
+
+    def make_room(self, keys: int) -> None:
+        """So many keys are about to come: grow once."""
+        self._grow(max(keys, len(self.hash)))
+        self._index.make_room(keys)
+
+    def release(self, slots: Ints) -> None:
+        """The keys of these slots are gone."""
+        self._index.remove(self.hash[slots], slots)
+        self._near.forget(slots)
+        self.deleted[slots] = self.dirty[slots] = False
+        self._give_back(slots)
+
+    def _allocate(self, count: int) -> Ints:
+        """Slots for `count` keys: given back ones first."""
+        self._held = None
+        parts: list[Ints] = []
+        while count and self._free:
+            given = self._free.pop()
+            if len(given) > count:
+                self._free.append(given[count:])
+                given = given[:count]
+            parts.append(given)
+            count -= len(given)
+        start, self.used = self.used, self.used + count
+        if self.used > len(self.hash):
+            self._grow(max(self.used, 2 * len(self.hash)))
+        return np.concatenate([*parts, np.arange(start, self.used)])
+
+    def _grow(self, capacity: int) -> None:
+        for column in (*self.keys, *self.values):
+            column.grow(capacity)
+        self.hash, self.group = grown(self.hash, capacity), grown(self.group, capacity)
+        self.dirty, self.deleted = grown(self.dirty, capacity), grown(self.deleted, capacity)
+        self._row = np.empty(capacity, np.int32)
+
+    def _give_back(self, slots: Ints) -> None:
+        """These slots may be used again."""
+        if len(slots):
+            for column in (*self.keys, *self.values):
+                column.clear(slots)
+            self._free.append(slots)
+            self._held = None
+
+    # -- out of here
+
+    def rows_of(self, slots: Ints, *, keep_deleted: bool) -> pa.RecordBatch:
+        """The rows of these slots as those of a run, copied."""
+        live = ~self.deleted[slots]
+        if not keep_deleted and not live.all():
+            slots = slots[live]
+            live = live[live]
+        keys = [column.take(slots) for column in self.keys]
+        values = [column.take(slots, live) for column in self.values]
+        head = [pa.array(self.group[slots]), pa.array(self.hash[slots])]
+        return pa.RecordBatch.from_arrays([*head, *keys, pa.array(live.astype(np.int8)), *values], schema=self._schema)
+
+    def parts(self, slots: Ints) -> list[Ints]:
+        """These slots in parts of which no column has more bytes of text than fit in one of Arrow's."""
+        large = [column for column in (*self.keys, *self.values) if column.text_bytes_max > TEXT_BYTES_MAX]
+        if not large:
+            return [slots]
+        ends = np.cumsum(np.add.reduce([column.text_bytes(slots) for column in large]))
+        cuts = np.searchsorted(ends, np.arange(TEXT_BYTES_MAX, ends[-1] if len(ends) else 0, TEXT_BYTES_MAX))
+        return np.split(slots, cuts)
