@@ -2,7 +2,9 @@
 
 1. **Memory** is the most that all of them had at one moment. Counted is what belongs to the processes: anonymous and shared memory
    (`RssAnon + RssShmem`). Mapped files are not: libraries, Java archives, and the input of the case that reads from memory. Memory
-   that forked processes share is counted for each of them: Python's workers are, if anything, made to look larger.
+   that forked processes share is counted for each of them: Python's workers are, if anything, made to look larger. But when Java
+   starts a program (Spark has `chmod` run for every batch), that process has all of Java's memory as its own for a moment: it is not
+   counted, or Java would count twice.
 2. **Processor time** is of all their threads. Other work on the machine changes it much less than the time on the clock.
 3. For Penstock and Structured Streaming these are the driver's Python, its Java, and all workers; for Flink the one Java process; for
    Bytewax its two processes.
@@ -105,7 +107,7 @@ def cpu_of(process: int) -> float:
 
 
 def family(process: int) -> list[int]:
-    """The process, its children, their children, and so on."""
+    """The process, its children, their children, and so on; but for those that Java has not finished starting."""
     found, todo = [], [process]
     while todo:
         parent = todo.pop()
@@ -115,8 +117,15 @@ def family(process: int) -> list[int]:
         except FileNotFoundError:
             continue
         for task in tasks:
-            todo += map(int, text_of(parent, f"task/{task}/children").split())
+            children = map(int, text_of(parent, f"task/{task}/children").split())
+            todo += [child for child in children if not starting(child, parent)]
     return found
+
+
+def starting(child: int, parent: int) -> bool:
+    """Whether a child of Java is still Java itself: it shares its parent's memory until it becomes the program that was asked for."""
+    program = text_of(child, "cmdline")
+    return Path(program.partition("\0")[0]).name == "java" and program == text_of(parent, "cmdline")
 
 
 def text_of(process: int, name: str) -> str:

@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 from benchmarks.measure import Stopwatch
-from benchmarks.systems import PARALLELISM, session
+from benchmarks.systems import PARALLELISM, USUAL_JAVA, session
 
 BATCHES = 4
 CONF = {
@@ -26,7 +26,7 @@ def run(keys: int) -> dict[str, Any]:
     """Keys per second."""
     if not available():
         return {"rates": {}, "figures": {"transformWithState": "needs the protobuf package"}, "verified": True, "note": ""}
-    commits, counts = count(session(), keys)
+    commits, counts = count(session(java=USUAL_JAVA), keys)
     since, until = commits[0][0], commits[-1][0]
     rate = (BATCHES - 1) * keys / (until - since)
     right = len(counts) == keys and set(counts.values()) == {BATCHES}

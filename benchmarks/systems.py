@@ -1,7 +1,7 @@
 """The systems that are compared, each behind the same function: warm up, run the workload several times, say how it went.
 
-Penstock and Structured Streaming get the same Spark: two slots and the same memory, one Java process per system. Both that work in
-batches get batches of the same size. Flink and Bytewax have processes of their own, see `flinkpeer.py` and `bytewaxpeer.py`.
+Penstock and Structured Streaming get the same Spark: two slots and the same memory, one Java process per system. Structured Streaming,
+whose rows are in Java, has Java's usual garbage collector. Both that work in batches get batches of the same size. Flink and Bytewax have processes of their own, see `flinkpeer.py` and `bytewaxpeer.py`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from penstock.runners.spark.session import make_session
 PARALLELISM = 2
 SNAPSHOT_EVERY = "200ms"
 BATCHES = peer.BATCHES
+USUAL_JAVA = "-XX:+UseG1GC"
 CONF = {
     "spark.driver.memory": "4g",
     "spark.sql.shuffle.partitions": str(PARALLELISM),
@@ -47,9 +48,10 @@ THROUGHPUT = {
 """Which systems are compared in which case of throughput. Spark reads no lines from memory, and Flink's functions are Java."""
 
 
-def session(slots: int = PARALLELISM) -> Any:
-    """The Spark that every system gets."""
-    return make_session(slots, {**CONF, "spark.master": f"local[{slots}]"})
+def session(slots: int = PARALLELISM, java: str | None = None) -> Any:
+    """The Spark that every system gets. `java`: options for it; None for those that Penstock starts it with."""
+    options = {} if java is None else {"spark.driver.extraJavaOptions": java}
+    return make_session(slots, {**CONF, **options, "spark.master": f"local[{slots}]"})
 
 
 def throughput(case: str, system: str, events: Input, warm_up: Input, runs: int) -> list[Run]:
@@ -59,7 +61,7 @@ def throughput(case: str, system: str, events: Input, warm_up: Input, runs: int)
         return flinkpeer.run(system, case, events, warm_up, runs=runs, snapshot_every=SNAPSHOT_EVERY)
     if system == "bytewax":
         return [bytewaxpeer.run(events) for _ in range(runs)]
-    spark = session()
+    spark = session() if system in PENSTOCK else session(java=USUAL_JAVA)
     once(case, system, spark, warm_up)
     return [once(case, system, spark, events) for _ in range(runs)]
 

@@ -473,6 +473,16 @@ def test_what_children_use_is_counted() -> None:
     assert processes.memory_of(child.pid) == 0, "it is gone"
 
 
+def test_what_java_has_not_finished_starting_is_not_counted() -> None:
+    forked = "import os; child = os.fork(); print(child or os.getpid(), flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    for name, counted in (("/usr/bin/java", False), ("python", True)):
+        with subprocess.Popen([name, "-c", forked], executable=sys.executable, **pipes) as parent:  # type: ignore[call-overload]
+            child = {int(parent.stdout.readline()) for _ in range(2)}.pop()
+            assert (child in processes.family(parent.pid)) == counted
+            parent.stdin.close()
+
+
 def test_a_case_is_run_by_the_systems_it_compares() -> None:
     assert chosen(["python"], None) == [("python", "continuous"), ("python", "bytewax")]
     assert chosen(["python", "files"], ["flink"]) == [("files", "flink")]

@@ -24,6 +24,7 @@ stage twice for two readers. What travels between levels is frames, whatever the
 
 from __future__ import annotations
 
+import gc
 import time
 import traceback
 from collections import defaultdict, deque
@@ -192,6 +193,10 @@ def facts_of(broadcast: Any) -> Facts:
         from pyspark.serializers import CloudPickleSerializer  # user functions travel by Spark's own means, and only so
 
         _facts[token] = CloudPickleSerializer().loads(data)
+        # Spark collects garbage after every task, while the next one waits. What is there now stays, and need not be looked at again.
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
     return _facts[token]
 
 

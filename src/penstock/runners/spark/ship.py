@@ -26,6 +26,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from penstock.errors import RunnerError
 from penstock.runners.spark.session import is_local
 
@@ -89,18 +91,22 @@ def check_identity(ours: str, theirs: str) -> None:
 
 
 def check_workers(spark: Any, tasks: int = 1) -> None:
-    """Run a small job in which workers say who they are. For runners whose tasks have no greeting of their own."""
+    """Run a small job in which workers say who they are. For runners whose tasks have no greeting of their own.
+
+    It is a job as those of epochs are: Spark would keep other workers, for other kinds of jobs, beside the ones that are needed.
+    """
     ours = ship(spark)
     by_content = not is_local(spark)
 
-    def who(_: Iterator[int]) -> Iterator[str]:
-        yield identity(by_content=by_content)
+    def who(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_arrays([pa.array([identity(by_content=by_content)])], ["who"])
 
     try:
-        found = spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(who).collect()
+        found = spark.range(0, tasks, 1, tasks).mapInArrow(who, "who string").collect()
     except Exception as error:
         raise RunnerError(f"workers of this Spark cannot run Penstock: {job_error(error)}") from None
-    for theirs in found:
+    for (theirs,) in found:
         check_identity(ours, theirs)
 
 

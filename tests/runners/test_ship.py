@@ -1,0 +1,54 @@
+"""Workers run the very code the driver runs, or the job says so before it reads a row."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import RunnerError
+from penstock.runners.spark import ship
+
+
+@pytest.mark.spark
+def test_workers_that_run_the_same_code_are_let_in(spark: Any) -> None:
+    ship.check_workers(spark, tasks=2)
+
+
+@pytest.mark.spark
+def test_workers_that_run_other_code_are_refused_and_both_are_named(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = ship.ship(spark)
+    monkeypatch.setattr(ship, "ship", lambda spark: "penstock 9 (elsewhere) on Python 3.11")
+    with pytest.raises(RunnerError, match="different code") as caught:
+        ship.check_workers(spark)
+    assert "Driver: penstock 9 (elsewhere)" in str(caught.value)
+    assert f"Worker: {ours}" in str(caught.value)
+
+
+@pytest.mark.spark
+def test_workers_without_the_package_are_refused_in_a_line(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*, by_content: bool) -> str:
+        raise ModuleNotFoundError("No module named 'penstock'")
+
+    monkeypatch.setattr(ship, "ship", lambda spark: "ours")
+    monkeypatch.setattr(ship, "identity", missing)  # as the worker sees it
+    with pytest.raises(RunnerError) as caught:
+        ship.check_workers(spark)
+    assert str(caught.value) == "workers of this Spark cannot run Penstock: ModuleNotFoundError: No module named 'penstock'"
+
+
+def test_what_was_wrong_is_found_in_pages_of_text() -> None:
+    text = "An error occurred\n at a\n  [PYTHON_VERSION_MISMATCH] Python in worker has 3.9\n at b"
+    assert ship.job_error(RuntimeError(text)) == "[PYTHON_VERSION_MISMATCH] Python in worker has 3.9"
+    assert ship.job_error(RuntimeError("first\nsecond")) == "first"
+    assert ship.job_error(RuntimeError()) == "RuntimeError"
+
+
+def test_the_package_travels_with_all_its_sources(tmp_path: Path) -> None:
+    with zipfile.ZipFile(ship.package_zip(tmp_path / "penstock.zip")) as archive:
+        names = set(archive.namelist())
+        assert archive.read("penstock/runners/spark/ship.py") == Path(ship.__file__).read_bytes()
+    assert {"penstock/__init__.py", "penstock/py.typed", "penstock/protocol/coordinator.py"} <= names
+    assert not [name for name in names if "__pycache__" in name]
