@@ -77,7 +77,7 @@ class Sizes:
 
 FULL = Sizes(
     generated_rows=180_000_000,
-    rows_per_file=700_000,
+    rows_per_file=800_000,
     python_rows_per_file=400_000,
     runs=3,
     latency_s=11,

@@ -1,7 +1,8 @@
 """The systems that are compared, each behind the same function: warm up, run the workload several times, say how it went.
 
 Penstock and Structured Streaming get the same Spark: two slots and the same memory, one Java process per system. Structured Streaming,
-whose rows are in Java, has Java's usual garbage collector. Both that work in batches get batches of the same size. Flink and Bytewax have processes of their own, see `flinkpeer.py` and `bytewaxpeer.py`.
+whose rows are in Java, has Java's usual garbage collector. Both that work in batches get batches of the same size. Flink and Bytewax
+have processes of their own, see `flinkpeer.py` and `bytewaxpeer.py`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from penstock.connectors.connector import Began
 from penstock.protocol.coordinator import torn_reads
 from penstock.protocol.messages import Stamp
 from penstock.runners.cut import StartPoint
-from penstock.runners.spark import frames
+from penstock.runners.spark import frames, levels
 from penstock.runners.spark.levels import SCHEMA, EpochOrder, Facts, Level, Report, SplitOrder
 
 TASKS = 3
@@ -81,6 +81,14 @@ def test_a_budget_ends_an_epoch_and_says_so(tmp_path: Path) -> None:
     assert {report.task for report in reports if report.more} == {"stage 0 task 0", "stage 0 task 1", "stage 0 task 2"}
     assert sum(report.rows for report in reports) == TASKS * 20
     assert not any(report.ack.ended for report in reports if report.ack)
+
+
+@pytest.mark.parametrize("limit", ["READ_BYTES_MAX", "SENT_BYTES_MAX"])
+def test_an_epoch_ends_where_it_would_hold_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(levels, limit, 1)
+    reports = run(two_levels(), tmp_path)
+    assert {report.task for report in reports if report.more} == {"stage 0 task 0", "stage 0 task 1", "stage 0 task 2"}
+    assert 0 < sum(report.rows for report in reports) <= TASKS * 16, "the first batch of each"
 
 
 def lost(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ import pytest
 import penstock as pen
 from penstock import sinks, sources
 from penstock.checkpoints.repository import open_savepoint
+from penstock.protocol.messages import Aborted, Stamp
 from penstock.runners import microbatch
 from penstock.runners.cut import start_from
 from penstock.runners.spark import epochs
@@ -355,6 +357,42 @@ def test_each_epoch_is_one_batch_and_one_job(spark: Any, out: Any, tmp_path: Pat
     (query,) = queries
     assert query._batch + 1 in (len(ran), len(ran) + 1)  # the next one may have been waiting
     assert not spark.streams.active
+
+
+def test_the_first_epoch_begins_at_once_and_while_rows_wait_one_follows_the_other(
+    spark: Any, out: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Budget, "START", 20)
+    monkeypatch.setattr(Budget, "MOST", 20)
+    source = sources.memory(rows(120), schema=SCHEMA, splits=2, batch=16)
+    job = totals_of(source, out).run(pen.MicroBatch(spark, parallelism=2, snapshot_every="1h"))
+    assert job.conductor.epochs_published >= 3
+    assert max(row["c"] for row in out.rows()) == 18
+
+
+def test_so_many_rows_per_epoch_are_so_many_per_interval(spark: Any, out: Any) -> None:
+    source = sources.memory(rows(120), schema=SCHEMA, splits=2, batch=16)
+    runner = pen.MicroBatch(spark, parallelism=2, rows_per_epoch=20, snapshot_every="700ms")
+    began = time.monotonic()
+    job = totals_of(source, out).run(runner)
+    assert job.conductor.epochs_published >= 3
+    assert time.monotonic() - began >= 0.7 * 2
+
+
+def test_an_epoch_that_was_given_up_is_not_repeated_before_its_time(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [5_000_000]
+    conductor: Any = SimpleNamespace(clock=lambda: now[0], manifest=None)
+    monkeypatch.setattr(epochs, "check_hosts", lambda spark, conductor: None)
+    monkeypatch.setattr(epochs, "check_workers", lambda spark: None)
+    monkeypatch.setattr(epochs, "Probes", lambda conductor: None)
+    attempts = epochs.EpochAttempts(conductor, spark, lambda stamp: None, Budget(1_000_000), every=1_000_000)  # type: ignore[arg-type, return-value]
+    attempt = SimpleNamespace(due_at=0, more=True, give_up=lambda: None, settle=lambda: None)
+    attempts._attempt = attempt  # type: ignore[assignment]
+    assert attempts.wants_epoch()
+    attempts.tell(Stamp("line", 1, 1), Aborted(1))
+    assert not attempts.wants_epoch()
+    now[0] += 1_000_000
+    assert attempts.wants_epoch()
 
 
 def test_the_budget_follows_the_time_epochs_take() -> None:

@@ -120,6 +120,7 @@ def session(master: str, conf: dict[str, str]) -> Any:
     }
     if master.startswith("local-cluster"):
         own["spark.authenticate.secret"] = secrets.token_hex(16)  # made by Spark itself only within one process
+        own["spark.python.unix.domain.socket.enabled"] = "false"  # as on most clusters
     builder = SparkSession.builder.appName("soak").master(master)
     for key, value in {**CONF, **own, **conf}.items():
         builder = builder.config(key, value)

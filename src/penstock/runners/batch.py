@@ -78,6 +78,7 @@ class Batch(Runner):
             restore=restore,
             make_attempts=attempts,
             epoch_timeout=EPOCH_TIMEOUT,
+            interval=0,
         )
 
 

@@ -108,7 +108,12 @@ STATES = {
 
 
 class Conductor:
-    """Runs one job from claim to halt. `post` and `call` may be used from any thread."""
+    """Runs one job from claim to halt. `post` and `call` may be used from any thread.
+
+    Args:
+        interval: From the beginning of an epoch to the next, at least, in µs; left out, what the options say. The attempts may say no
+        for longer (`wants_epoch`).
+    """
 
     def __init__(
         self,
@@ -121,6 +126,7 @@ class Conductor:
         make_attempts: Callable[[Conductor], Attempts],
         world: World = World(),  # noqa: B008 - frozen
         epoch_timeout: int = 60_000_000,
+        interval: int | None = None,
     ) -> None:
         self.plan, self.options, self.runner, self.parallelism = plan, options, runner, parallelism
         self.world, self.clock = world, world.clock
@@ -140,6 +146,7 @@ class Conductor:
         self.halted = threading.Event()
         self._restore = restore
         self._epoch_timeout = epoch_timeout
+        self._interval = options.snapshot_every if interval is None else interval
         self._make_attempts = make_attempts
         self._inbox: queue.SimpleQueue[c.Event | Callable[[], None]] = queue.SimpleQueue()
         self._core: c.Coordinator | None = None
@@ -256,7 +263,7 @@ class Conductor:
         self._sweep_sinks(pending)
         self._start_receivers()
         settings = c.Settings(
-            interval=self.options.snapshot_every,
+            interval=self._interval,
             timeout=self._epoch_timeout,
             restarts_max=self.options.restarts,
             backoff=self.options.backoff,

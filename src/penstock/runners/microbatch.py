@@ -43,7 +43,8 @@ class MicroBatch(Runner):
     Args:
         spark: a classic session; if left out the active one, or a new one on this machine. Its settings are not changed.
         parallelism: tasks per stage; Spark's slots if left out. May be more than there are slots: tasks take turns.
-        rows_per_epoch: how many rows each task reads in an epoch, at most. Left out, it follows from how long epochs take.
+        rows_per_epoch: how many rows each task reads in an epoch, at most, and so each `snapshot_every`. Left out, it follows from how
+        long epochs take, and while rows are waiting one epoch follows the other.
     """
 
     name = "microbatch"
@@ -79,7 +80,8 @@ class MicroBatch(Runner):
 
         def attempts(conductor: Conductor) -> EpochAttempts:
             budget = Budget(max(options.snapshot_every, EPOCH_LEAST_US), self._rows_per_epoch)
-            return EpochAttempts(conductor, spark, lambda stamp: TickQuery(spark, conductor, stamp), budget)
+            every = options.snapshot_every
+            return EpochAttempts(conductor, spark, lambda stamp: TickQuery(spark, conductor, stamp), budget, every=every)
 
         return Conductor(
             plan,
@@ -89,6 +91,7 @@ class MicroBatch(Runner):
             restore=restore,
             make_attempts=attempts,
             epoch_timeout=EPOCH_TIMEOUT,
+            interval=0,
         )
 
 

@@ -9,6 +9,8 @@ checkpoint. So an epoch that was aborted leaves nothing behind; the next one rea
 2. An epoch begins only if somebody has something to say: a split with rows, a split that has just become idle, a user who
    waits. Looking costs the driver a reader per split (`Probes`).
 3. How many rows an epoch may read follows from how long the last ones took (`Budget`).
+4. Epochs are the only time in which tasks work. So the first begins at once, and while rows are left over from one the next does too,
+   unless the user said how many rows there are to be in each; otherwise they begin `every` so often.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class Feed(Protocol):
 class Budget:
     """How many rows each task may read in an epoch, so that it takes about `target_us`."""
 
-    START, LEAST, MOST = 200_000, 1_000, 4_000_000
+    START, LEAST, MOST = 200_000, 1_000, 64_000_000
 
     def __init__(self, target_us: int, fixed: int | None = None) -> None:
         self.target_us, self.fixed = target_us, fixed
@@ -146,6 +148,7 @@ class Attempt:
         self.ended = False
         self.began_at = conductor.clock()
         self.more = False
+        self.due_at = 0  # no epoch begins before
         self.wake_at: int | None = None
         self.counted: dict[str, Counter[str]] = {}  # rows of the published epochs of this attempt, by task
         self.heard: dict[str, Counter[str]] = {}  # the same with the epoch in flight
@@ -273,6 +276,8 @@ class Attempt:
             slowest[stage] = max(slowest.get(stage, 0), report.took_us)
         self.budget.learn(took_us, sum(slowest.values()), used_up=any(report.more for report in reports))
         self.more = any(report.more for report in reports)
+        if self.more and not self.budget.fixed:
+            self.due_at = 0
         self.wake_at = min((r.ack.wake_at for r in reports if r.ack and r.ack.wake_at is not None), default=None)
         for report in reports:
             self.active_at.update(dict.fromkeys(((source, split) for source, split in report.active), epoch.now))
@@ -294,6 +299,7 @@ class EpochAttempts:
     """Attempts whose epochs are Spark jobs (the conductor's `Attempts`).
 
     Args:
+        every: from the beginning of an epoch to the next, in µs, unless rows are waiting.
         drained: called when no split has more rows now, before that epoch is acknowledged. With it, epochs follow each other
         until then. keep_open: whether a split that says it has ended may have more rows in a later run.
     """
@@ -305,11 +311,12 @@ class EpochAttempts:
         make_feed: Callable[[Stamp], Feed],
         budget: Budget,
         *,
+        every: int = 0,
         drained: Callable[[], None] | None = None,
         keep_open: bool = False,
     ) -> None:
         self._conductor, self._spark, self._make_feed, self._budget = conductor, spark, make_feed, budget
-        self._drained, self._keep_open = drained, keep_open
+        self._every, self._drained, self._keep_open = every, drained, keep_open
         self._attempt: Attempt | None = None
         self._broadcast: Any = None
         self._probes = Probes(conductor)
@@ -352,6 +359,7 @@ class EpochAttempts:
         attempt = self._attempt
         assert attempt is not None, f"epoch {epoch} without an attempt"
         budget, now = attempt.budget, self._conductor.clock()
+        attempt.due_at = now + self._every
         restored, splits = attempt.start.restored, attempt.splits()
         rows, limit = budget.rows, budget.read_us_max
         slowest = attempt.slowest() if self._drained is None else None  # who reads all there is does not wait
@@ -367,7 +375,7 @@ class EpochAttempts:
             attempt.start = start_from(self._conductor.manifest)
             attempt.counted = attempt.heard
         else:
-            attempt.more = True
+            attempt.more, attempt.due_at = True, self._conductor.clock() + self._every
             attempt.give_up()
         attempt.settle()
 
@@ -384,6 +392,8 @@ class EpochAttempts:
     def wants_epoch(self) -> bool:
         """Whether there are rows to read, a deadline has passed, or the input is over."""
         attempt, now = self._attempt, self._conductor.clock()
+        if attempt is not None and now < attempt.due_at:
+            return False
         if (
             attempt is None
             or self._drained is not None

@@ -88,7 +88,8 @@ SCHEMA = pa.schema([("target", pa.int32()), ("channel", pa.int32()), ("seq", pa.
 REPORTS = -1  # the channel of what tasks tell the driver
 FAILURES = -2  # reports that end the epoch: sent to every partition
 OUTBOX_BYTES = 4 * 1024 * 1024  # handed to Spark at a time
-READ_BYTES_MAX = 256 * 1024 * 1024  # decoded rows of one task in one epoch: deeper levels hold an epoch's input in memory
+READ_BYTES_MAX = 1 << 30  # decoded rows of one task in one epoch: sinks may hold what they write until it ends
+SENT_BYTES_MAX = 256 << 20  # and of what it sends on: deeper levels hold an epoch's input in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,11 +290,13 @@ class Outbox:
     def __init__(self) -> None:
         self._rows: list[tuple[int, int, int, bytes]] = []
         self._bytes = 0
+        self.sent = 0  # bytes, in all
 
     def put(self, target: int, channel: int, seq: int, payload: bytes) -> None:
         """Add a frame."""
         self._rows.append((target, channel, seq, payload))
         self._bytes += len(payload)
+        self.sent += len(payload)
 
     def report(self, target: int, channel: int, seq: int, report: Report) -> None:
         """Add what a task tells the driver."""
@@ -510,12 +513,13 @@ class EpochTask:
         """Read the splits in turn until they have nothing now, are too far ahead of others, or the budget is used up."""
         order = self._order
         until = None if order.read_us_max is None else time.monotonic() + order.read_us_max / 1e6
-        turns = deque(self._splits)
+        turns, before = deque(self._splits), self._outbox.sent
         nbytes = waiting = 0  # `waiting`: for others, that many at the end of `turns`
         while (
             len(turns) > waiting
             and self._rows < order.rows_max
             and nbytes < READ_BYTES_MAX
+            and self._outbox.sent - before < SENT_BYTES_MAX
             and (until is None or time.monotonic() < until)
         ):
             split = turns.popleft()
