@@ -14,6 +14,7 @@ from pathlib import Path
 TOKEN = "PENSTOCK_SOAK"
 SPARKS_OWN = re.compile(
     r"home|(spark-|blockmgr-|liblz4-java|libzstd|libsnappy|snappy-|artifacts-|warehouse|pyspark-|penstock-ship-|connect).*"
+    r"|\.[0-9a-f-]{36}\.sock"
 )
 """What a Spark that was killed cannot remove (and the zip that executors get from it). One that ends by itself leaves none of it."""
 
