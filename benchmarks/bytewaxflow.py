@@ -1,8 +1,8 @@
 """The dataflow of the peer Bytewax. It runs in an environment of its own, where there is no Penstock: see `bytewaxpeer.py`.
 
 One call of `view` per line. Tuned: lines are read by the hundred kilobytes, and functions get them in batches. Windows are folded
-without being put in order first. They wait for 20 seconds of event time: every open window costs time for every row, but what one
-process reads so far ahead of the other makes the other's rows late, and late rows are lost.
+without being put in order first. They wait for WAIT_S seconds of event time: every open window costs time for every row, but what
+one process reads so far ahead of the other makes the other's rows late, and late rows are lost.
 
 Reads the files of FOLDER. OUT gets what happened: `progress-<partition>` how many lines were read when, `result-<worker>` the counts.
 """
@@ -23,6 +23,7 @@ from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
 from bytewax.outputs import DynamicSink, StatelessSinkPartition
 
 FOLDER, OUT = Path(os.environ["BENCHMARK_FOLDER"]), Path(os.environ["BENCHMARK_OUT"])
+WAIT_S = int(os.environ["BENCHMARK_WAIT_S"])
 PARTITIONS = 2
 BYTES_PER_BATCH = 250_000
 CAMPAIGNS = dict(line.split(",") for line in Path(os.environ["BENCHMARK_ADS"]).read_text().splitlines())
@@ -102,7 +103,7 @@ found = op.flat_map_batch("views", op.input("files", flow, Files()), views)
 counts = windowing.fold_window(
     "counts",
     found,
-    windowing.EventClock(at, wait_for_system_duration=timedelta(seconds=20)),
+    windowing.EventClock(at, wait_for_system_duration=timedelta(seconds=WAIT_S)),
     windowing.TumblingWindower(length=timedelta(seconds=10), align_to=datetime(1970, 1, 1, tzinfo=UTC)),
     lambda: 0,
     lambda count, _: count + 1,
