@@ -42,10 +42,11 @@ for Penstock and Structured Streaming the driver's Python, Java and all workers.
 changes least.
 
 Peers are given the better end of every doubt. **Structured Streaming** has the same Spark, with the garbage collector that Java
-chooses by itself, no Python per row and a broadcast join. **Flink** is a job in Java on the DataStream API, with object reuse, heap state and exactly-once checkpoints as often as Penstock's
-snapshots; neither its start nor its last checkpoint is counted. *Two-phase* has an operator of its own that counts in front of the
-exchange. **Bytewax** runs in two processes, without recovery; its start is not counted either. Generated texts are each one of a few:
-Java's events refer to them, Penstock's batches have numbers into a dictionary of them. Neither copies a text.
+chooses by itself, no Python per row and a broadcast join. **Flink** is a job in Java on the DataStream API, with object reuse, heap
+state and exactly-once checkpoints as often as Penstock's snapshots; neither its start nor its last checkpoint is counted. *Two-phase*
+has an operator of its own that counts in front of the exchange. **Bytewax** runs in two processes, without recovery; its start is not
+counted either. Generated texts are each one of a few: Java's events refer to them, Penstock's batches have numbers into a dictionary
+of them. Neither copies a text.
 """
 
 LATENCY = """\
