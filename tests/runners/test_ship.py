@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -52,3 +54,34 @@ def test_the_package_travels_with_all_its_sources(tmp_path: Path) -> None:
         assert archive.read("penstock/runners/spark/ship.py") == Path(ship.__file__).read_bytes()
     assert {"penstock/__init__.py", "penstock/py.typed", "penstock/protocol/coordinator.py"} <= names
     assert not [name for name in names if "__pycache__" in name]
+
+
+ENDING = """
+import os, time
+from pathlib import Path
+from penstock.runners.spark import session, ship
+
+spark = session.make_session(2)
+ship.check_workers(spark, tasks=2)
+java = spark.sparkContext._gateway.proc.pid
+
+def daemons():
+    threads = Path(f"/proc/{java}/task").iterdir()
+    children = [child for thread in threads for child in (thread / "children").read_text().split()]
+    return [child for child in children if "pyspark.daemon" in Path(f"/proc/{child}/cmdline").read_text()]
+
+assert daemons(), "the workers are kept for the next job"
+session.dismiss_workers(os.getppid(), java)  # another process: as a fork of ours would
+assert daemons()
+session.dismiss_workers(os.getpid(), java)
+while daemons():
+    time.sleep(0.01)
+print("all gone")
+"""
+
+
+@pytest.mark.spark
+def test_workers_end_without_a_word_with_the_process_that_made_their_spark() -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.stdout == "all gone\n", ended.stderr
+    assert "Error" not in ended.stderr

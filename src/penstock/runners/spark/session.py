@@ -13,8 +13,10 @@ slots that will never come.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -115,9 +117,22 @@ def make_session(slots: int, conf: Mapping[str, str] | None = None) -> SparkSess
         settings["spark.driver.extraJavaOptions"] += f" -Dlog4j2.configurationFile={Path(file.name).as_uri()}"
         for key, value in settings.items():
             builder = builder.config(key, value)
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
     finally:
         os.unlink(file.name)
+    atexit.register(dismiss_workers, os.getpid(), session.sparkContext._gateway.proc.pid)
+    return session
+
+
+def dismiss_workers(owner: int, java: int) -> None:
+    """At the end of the process that made a session: end its Python workers before Java leaves them, which they would complain of."""
+    if os.getpid() != owner:
+        return
+    with contextlib.suppress(OSError):  # no /proc here, or all are gone
+        for thread in os.listdir(f"/proc/{java}/task"):
+            for child in Path(f"/proc/{java}/task/{thread}/children").read_text().split():
+                if b"pyspark.daemon" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    os.kill(int(child), signal.SIGTERM)  # it ends its workers
 
 
 def require_pyspark() -> None:
