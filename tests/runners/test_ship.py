@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import RunnerError
-from penstock.runners.spark import ship
+from penstock.runners.spark import session, ship
 
 
 @pytest.mark.spark
@@ -85,3 +86,10 @@ def test_workers_end_without_a_word_with_the_process_that_made_their_spark() -> 
     ended = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=120, check=False)
     assert ended.stdout == "all gone\n", ended.stderr
     assert "Error" not in ended.stderr
+
+
+def test_sockets_whose_paths_would_be_too_long_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    assert session.sockets() == {"spark.python.unix.domain.socket.enabled": "true"}
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp/" + "a" * 60)
+    assert session.sockets() == {"spark.python.unix.domain.socket.enabled": "false"}

@@ -32,7 +32,7 @@ from penstock import sinks
 from penstock.errors import PenstockError
 from penstock.runners import microbatch
 from penstock.runners.job import Job
-from penstock.runners.spark.session import CONF
+from penstock.runners.spark.session import CONF, sockets
 from soak.source import SCHEMA, Numbers
 
 NAME = "soak"
@@ -120,7 +120,8 @@ def session(master: str, conf: dict[str, str]) -> Any:
     }
     if master.startswith("local-cluster"):
         own["spark.authenticate.secret"] = secrets.token_hex(16)  # made by Spark itself only within one process
-        own["spark.python.unix.domain.socket.enabled"] = "false"  # as on most clusters
+    else:
+        own |= sockets()  # clusters have TCP, most of them
     builder = SparkSession.builder.appName("soak").master(master)
     for key, value in {**CONF, **own, **conf}.items():
         builder = builder.config(key, value)

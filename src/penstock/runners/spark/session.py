@@ -21,6 +21,7 @@ import socket
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,8 +45,6 @@ CONF: Mapping[str, str] = {
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "2",
     # Workers of a failed attempt would live on for seconds, and hold their slots.
     "spark.python.task.killTimeout": "100ms",
-    # Over TCP the first rows of every Python task wait 40 ms for the acknowledgement of what was sent before them.
-    "spark.python.unix.domain.socket.enabled": "true",
     # Rows are in the Python workers: what is left for Java is little, and this collector takes 100 MiB less for it.
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
     "spark.sql.session.timeZone": "UTC",
@@ -73,6 +72,7 @@ logger.python.level = off
 
 SLOTS_LEAST = 4  # of a session made here: the next job may want more than this one, and idle slots cost nothing
 SLOTS_WAIT_S = 20.0
+SOCKET_PATH_MAX = 103
 
 
 def get_session(spark: Any = None, *, slots: int, runner: str = "Continuous") -> SparkSession:
@@ -113,7 +113,7 @@ def make_session(slots: int, conf: Mapping[str, str] | None = None) -> SparkSess
         file.write(LOGGING)
     try:
         builder = SparkSession.builder.appName("penstock").master(f"local[{max(slots, SLOTS_LEAST)}]")
-        settings = {**CONF, **(conf or {})}
+        settings = {**CONF, **sockets(), **(conf or {})}
         settings["spark.driver.extraJavaOptions"] += f" -Dlog4j2.configurationFile={Path(file.name).as_uri()}"
         for key, value in settings.items():
             builder = builder.config(key, value)
@@ -122,6 +122,13 @@ def make_session(slots: int, conf: Mapping[str, str] | None = None) -> SparkSess
         os.unlink(file.name)
     atexit.register(dismiss_workers, os.getpid(), session.sparkContext._gateway.proc.pid)
     return session
+
+
+def sockets() -> dict[str, str]:
+    """How Java and Python talk. Over TCP the first rows of every Python task wait 40 ms for the acknowledgement of what was sent before
+    them; Unix sockets do not, but systems allow their paths, which are in the temporary folder, about a hundred bytes."""
+    path = f"{tempfile.gettempdir()}/.{uuid.uuid4()}.sock"
+    return {"spark.python.unix.domain.socket.enabled": "true" if len(os.fsencode(path)) <= SOCKET_PATH_MAX else "false"}
 
 
 def dismiss_workers(owner: int, java: int) -> None:
