@@ -120,7 +120,9 @@ def make_session(slots: int, conf: Mapping[str, str] | None = None) -> SparkSess
         session = builder.getOrCreate()
     finally:
         os.unlink(file.name)
-    atexit.register(dismiss_workers, os.getpid(), session.sparkContext._gateway.proc.pid)
+    java = session.sparkContext._gateway.proc
+    if java is not None:  # under spark-submit it is Java that started us
+        atexit.register(dismiss_workers, os.getpid(), java.pid)
     return session
 
 
