@@ -474,7 +474,7 @@ def test_what_children_use_is_counted() -> None:
 
 
 def test_what_java_has_not_finished_starting_is_not_counted() -> None:
-    forked = "import os; child = os.fork(); print(child or os.getpid(), flush=True); input()"
+    forked = "import os; child = os.fork(); os.write(1, b'%d\\n' % (child or os.getpid())); os.read(0, 1)"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     for name, counted in (("/usr/bin/java", False), ("python", True)):
         with subprocess.Popen([name, "-c", forked], executable=sys.executable, **pipes) as parent:  # type: ignore[call-overload]

@@ -59,23 +59,16 @@ def test_the_package_travels_with_all_its_sources(tmp_path: Path) -> None:
 
 ENDING = """
 import os, time
-from pathlib import Path
 from penstock.runners.spark import session, ship
 
 spark = session.make_session(2)
 ship.check_workers(spark, tasks=2)
 java = spark.sparkContext._gateway.proc.pid
-
-def daemons():
-    threads = Path(f"/proc/{java}/task").iterdir()
-    children = [child for thread in threads for child in (thread / "children").read_text().split()]
-    return [child for child in children if "pyspark.daemon" in Path(f"/proc/{child}/cmdline").read_text()]
-
-assert daemons(), "the workers are kept for the next job"
+assert session.daemons_of(java), "the workers are kept for the next job"
 session.dismiss_workers(os.getppid(), java)  # another process: as a fork of ours would
-assert daemons()
+assert session.daemons_of(java)
 session.dismiss_workers(os.getpid(), java)
-while daemons():
+while session.daemons_of(java):
     time.sleep(0.01)
 print("all gone")
 """

@@ -137,11 +137,23 @@ def dismiss_workers(owner: int, java: int) -> None:
     """At the end of the process that made a session: end its Python workers before Java leaves them, which they would complain of."""
     if os.getpid() != owner:
         return
-    with contextlib.suppress(OSError):  # no /proc here, or all are gone
-        for thread in os.listdir(f"/proc/{java}/task"):
-            for child in Path(f"/proc/{java}/task/{thread}/children").read_text().split():
-                if b"pyspark.daemon" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    os.kill(int(child), signal.SIGTERM)  # it ends its workers
+    for daemon in daemons_of(java):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(daemon, signal.SIGTERM)  # it ends its workers
+
+
+def daemons_of(java: int) -> list[int]:
+    """The processes that fork the Python workers of `java`. Its threads and children end while they are looked at; where there is no
+    /proc there are none."""
+
+    def read(path: Path) -> str:
+        try:
+            return path.read_text()
+        except OSError:
+            return ""
+
+    children = [pid for file in Path(f"/proc/{java}/task").glob("*/children") for pid in read(file).split()]
+    return [int(pid) for pid in children if "pyspark.daemon" in read(Path(f"/proc/{pid}/cmdline"))]
 
 
 def require_pyspark() -> None:
