@@ -19,6 +19,7 @@ A curve is a list of points; each has a name, what it cost, and figures. Every p
 
 from __future__ import annotations
 
+import functools
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
@@ -40,6 +41,7 @@ from penstock.runners.runner import Runner
 PARTS = ("parallelism", "keys", "functions", "batch", "channels", "state")
 KEYS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 BATCHES = (65_536, 16_384, 4_096, 1_024)
+TASKS_COMPARED = (1, 2)
 TASKS = (2, 4, 8)
 ROUNDS_MIN = 4  # over all keys, of which the first finds them new
 FEW_KEYS = 100_000
@@ -88,41 +90,41 @@ def tasks_on(slots: int) -> MakeRunner:
 # Tasks.
 
 
-def continuous(rows: int, tasks: int, runs: int) -> list[Run]:
-    """Ad counts in so many tasks."""
-    runner = pen.Continuous(systems.session(), parallelism=tasks, snapshot_every=systems.SNAPSHOT_EVERY)
-    return warm_runs(runner, workload.ad_counts, rows, runs)
+def penstock(
+    runner: Callable[[int], Runner], job: Callable[[Source], pen.Pipeline], rows: int, runs: int
+) -> dict[int, list[Run]]:
+    """One task and two in turn, after a run of each that warms up: what the machine's hour is like counts for both."""
+    found: dict[int, list[Run]] = {tasks: [] for tasks in TASKS_COMPARED}
+    for count in (rows // 4, *[rows] * runs):
+        for tasks, each in found.items():
+            each.append(systems.run_penstock(runner(tasks), job(workload.generated(count)), count))
+    return {tasks: each[1:] for tasks, each in found.items()}
 
 
-def functions(rows: int, tasks: int, runs: int) -> list[Run]:
-    """The same counts, with a Python function that is called for every event."""
-    runner = pen.Continuous(systems.session(), parallelism=tasks, snapshot_every=systems.SNAPSHOT_EVERY)
-    return warm_runs(runner, workload.ad_counts_by_function, rows, runs)
+def continuous(tasks: int) -> Runner:
+    """As in the other cases."""
+    return pen.Continuous(systems.session(), parallelism=tasks, snapshot_every=systems.SNAPSHOT_EVERY)
 
 
-def microbatch(rows: int, tasks: int, runs: int) -> list[Run]:
-    """The same, in epochs as long as they are if nobody says anything."""
-    return warm_runs(pen.MicroBatch(systems.session(), parallelism=tasks), workload.ad_counts, rows, runs)
+def microbatch(tasks: int) -> Runner:
+    """With epochs as long as they are if nobody says anything."""
+    return pen.MicroBatch(systems.session(), parallelism=tasks)
 
 
-def warm_runs(runner: Runner, job: Callable[[Source], pen.Pipeline], rows: int, runs: int) -> list[Run]:
-    """Several runs, after one that warms up. Each split has every key: once each of them was seen so many times all are there."""
-    counts = (rows // 4, *[rows] * runs)
-    return [systems.run_penstock(runner, job(workload.generated(count)), count) for count in counts][1:]
-
-
-def flink(rows: int, tasks: int, runs: int) -> list[Run]:
-    """The same by Flink."""
+def flink(rows: int, runs: int) -> dict[int, list[Run]]:
+    """The same by Flink, which is started for each."""
     events, warm_up = Input(rows, Path()), Input(rows // 4, Path())
-    return flinkpeer.run(
-        "flink", "generated", events, warm_up, runs=runs, snapshot_every=systems.SNAPSHOT_EVERY, parallelism=tasks
-    )
+    run = functools.partial(flinkpeer.run, "flink", "generated", events, warm_up, snapshot_every=systems.SNAPSHOT_EVERY)
+    return {tasks: run(runs=runs, parallelism=tasks) for tasks in TASKS_COMPARED}
 
 
-SYSTEMS: dict[str, tuple[Callable[[int, int, int], list[Run]], int]] = {
-    "Penstock Continuous": (continuous, 400_000_000),
-    "Penstock Continuous, a Python function per event": (functions, 16_000_000),
-    "Penstock MicroBatch": (microbatch, 300_000_000),
+SYSTEMS: dict[str, tuple[Callable[[int, int], dict[int, list[Run]]], int]] = {
+    "Penstock Continuous": (functools.partial(penstock, continuous, workload.ad_counts), 400_000_000),
+    "Penstock Continuous, a Python function per event": (
+        functools.partial(penstock, continuous, workload.ad_counts_by_function),
+        24_000_000,
+    ),
+    "Penstock MicroBatch": (functools.partial(penstock, microbatch, workload.ad_counts), 300_000_000),
     "Flink": (flink, 64_000_000),
 }
 """What runs each, and how many rows take some seconds."""
@@ -130,10 +132,9 @@ SYSTEMS: dict[str, tuple[Callable[[int, int, int], list[Run]], int]] = {
 
 def parallelism(system: str, scale: float, runs: int) -> Iterator[Point]:
     """One task and two."""
-    run_tasks, rows = SYSTEMS[system]
+    run, rows = SYSTEMS[system]
     alone: dict[str, float] = {}
-    for tasks in (1, 2):
-        found = run_tasks(int(rows * scale), tasks, runs)
+    for tasks, found in run(int(rows * scale), runs).items():
         rate = {what: statistics.median(getattr(each, what) for each in found) for what in ("whole", "steady")}
         alone = alone or rate
         yield {

@@ -66,10 +66,10 @@ def run(part: str, *, runs: int, scale: float) -> dict[str, Any]:
             return statejobs.large(int(10_000_000 * scale))
         case "snapshots":
             return joined(
-                statejobs.ad_counts(int(300_000_000 * scale), runs),
+                statejobs.ad_counts(int(900_000_000 * scale), runs),
                 statefunctions.snapshots(int(1_000_000 * scale), runs),
-                statejobs.snapshots(int(100_000 * scale), rounds=1_000, runs=runs),
-                statejobs.snapshots(int(1_000_000 * scale), rounds=100, runs=runs),
+                statejobs.snapshots(int(100_000 * scale), rounds=1_800, runs=runs),
+                statejobs.snapshots(int(1_000_000 * scale), rounds=180, runs=runs),
             )
         case "functions":
             return statefunctions.run(int(1_000_000 * scale), runs)

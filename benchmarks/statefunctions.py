@@ -86,4 +86,4 @@ def compare(kinds: Mapping[str, tuple[type[pen.ProcessFunction], int, str]], key
 
 def snapshots(keys: int, runs: int) -> dict[str, Any]:
     """What snapshots cost the function per row."""
-    return statejobs.snapshots(keys, 4, runs, pipeline=counting(Count), what="a function per row")
+    return statejobs.snapshots(keys, 10, runs, pipeline=counting(Count), what="a function per row")

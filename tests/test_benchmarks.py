@@ -209,8 +209,8 @@ def small_curves(folder: Path) -> dict[str, dict[str, Any]]:
 
 def test_every_curve_is_checked_and_compared_with_its_first_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaling, "SNAPSHOTS", 3)
-    run = functools.partial(scaling.warm_runs, local(), workload.ad_counts)
-    monkeypatch.setattr(scaling, "SYSTEMS", {"Local": (lambda rows, tasks, runs: run(rows, runs), 20_000)})
+    run = functools.partial(scaling.penstock, lambda tasks: local(), workload.ad_counts)
+    monkeypatch.setattr(scaling, "SYSTEMS", {"Local": (run, 20_000)})
     found = {"parallelism": scaling.curve(scaling.parallelism("Local", 1.0, 1), compared=""), **small_curves(tmp_path)}
     assert {part: len(result["points"]) for part, result in found.items()} == {
         "parallelism": 2,

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from files_in_memory import FilesInMemory, PassingTable
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from penstock.errors import CorruptError, PlanError, StorageError
 from penstock.state import history
@@ -463,6 +465,41 @@ def test_keys_that_equal_each_other_are_forgotten_without_harm() -> None:
     assert near.find([0.0]).tolist() == [-1]
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    batches=st.lists(st.lists(st.tuples(st.integers(0, 12), st.integers(-50, 50)), max_size=30), max_size=6),
+    few=st.sampled_from([0, 512]),
+    deleted=st.sets(st.integers(0, 12)),
+)
+def test_a_key_that_occurs_several_times_gets_all_that_is_given_for_it(
+    kind: Kind, batches: list[list[tuple[int, int]]], few: int, deleted: set[int]
+) -> None:
+    spec = StateSpec("s", pa.schema({"ad": pa.int64()}), pa.schema({"n": pa.int64(), "least": pa.int64()}))
+    table, wanted = kind(spec, ALL, 128), dict[int, tuple[int, int]]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlay_module, "FEW", few)
+        for epoch, batch in enumerate(batches):
+            known = set(wanted)
+            for key, value in batch:
+                n, least = wanted.get(key, (0, 2**63 - 1))
+                wanted[key] = n + value, min(least, value)
+            given = pa.array([value for _, value in batch], pa.int64())
+            keys = ads(*[key for key, _ in batch])
+            changed = table.change_many(keys, [given, given], [np.add, np.minimum])
+            assert changed is not None
+            rows = range(len(batch)) if changed.rows is None else changed.rows.tolist()
+            found = [batch[row][0] for row in rows]
+            assert sorted(found) == sorted({key for key, _ in batch})
+            assert changed.found.tolist() == [key in known for key in found]
+            assert list(zip(*(array.to_pylist() for array in changed.values))) == [wanted[key] for key in found]
+            if epoch == 1:
+                table.delete_many(ads(*deleted))
+                wanted = {key: row for key, row in wanted.items() if key not in deleted}
+            table.freeze(epoch)
+    assert sorted(contents(table)) == sorted((key, *row) for key, row in wanted.items())
+    table.close()
+
+
 def test_whole_numbers_are_changed_where_they_stand(kind: Kind) -> None:
     spec = StateSpec("s", pa.schema({"ad": pa.int64()}), pa.schema({"n": pa.int64(), "most": pa.int64()}))
     table = kind(spec, ALL, 128)
@@ -471,15 +508,18 @@ def test_whole_numbers_are_changed_where_they_stand(kind: Kind) -> None:
 
     def change(keys: pa.RecordBatch, n: list[Any], most: list[Any]) -> list[Any] | None:
         changed = table.change_many(keys, [pa.array(n, pa.int64()), pa.array(most, pa.int64())], how)
-        return None if changed is None else [changed[0].tolist(), *(array.to_pylist() for array in changed[1])]
+        if changed is None:
+            return None
+        rows = [] if changed.rows is None else [changed.rows.tolist()]
+        return [*rows, changed.found.tolist(), *(array.to_pylist() for array in changed.values)]
 
     assert change(ads(2, 1), [1, 2], [-9, 9]) == [[True, True], [2**62 + 1, 3], [-5, 9]]
     assert change(ads(1, 2, 7), [1, 2**62, 1], [1, 1, 1]) is None, "a sum does not fit"
     assert change(ads(1, 7), [1, None], [1, 1]) is None, "a value is null"
     assert sorted(contents(table)) == [(1, 3, 9), (2, 2**62 + 1, -5)], "nothing was done"
     frozen = table.freeze(1)
-    assert change(ads(1, 3), [1, 2**63 - 1], [0, -1]) == [[True, False], [4, 2**63 - 1], [9, -1]]
-    assert table.get_many(ads(1, 2, 3))[1].to_pydict() == {"n": [4, 2**62 + 1, 2**63 - 1], "most": [9, -5, -1]}
+    assert change(ads(1, 3), [1, 2**61], [0, -1]) == [[True, False], [4, 2**61], [9, -1]]
+    assert table.get_many(ads(1, 2, 3))[1].to_pydict() == {"n": [4, 2**62 + 1, 2**61], "most": [9, -5, -1]}
     assert frozen.runs[0].batch.column("n").to_pylist() in ([3, 2**62 + 1], [2**62 + 1, 3]), "what was frozen stays"
     table.delete_many(ads(2))
     assert change(ads(2), [1], [1]) == [[False], [1], [1]], "a key that was deleted begins anew"
@@ -488,6 +528,4 @@ def test_whole_numbers_are_changed_where_they_stand(kind: Kind) -> None:
     assert change(ads(5, 2, 1), [1, 1, 1], [0, 0, 0]) == [[False, True, True], [1, 2, 5], [0, 1, 9]], "also of what is in runs"
     again.put_many(ads(6), pa.record_batch({"n": pa.array([None], pa.int64()), "most": [1]}))
     assert change(ads(1), [1], [1]) is None, "there are nulls"
-    assert sorted(contents(again), key=str) == sorted(
-        [(1, 5, 9), (2, 2, 1), (3, 2**63 - 1, -1), (5, 1, 0), (6, None, 1)], key=str
-    )
+    assert sorted(contents(again), key=str) == sorted([(1, 5, 9), (2, 2, 1), (3, 2**61, -1), (5, 1, 0), (6, None, 1)], key=str)

@@ -139,6 +139,7 @@ class Source(abc.ABC):
     bounded: bool = False
     replayable: bool = True
     skips: bool = False  # whether readers make use of bounds
+    joined: bool = True  # whether pieces that wait may become one batch; otherwise batches are as readers cut them
 
     @abc.abstractmethod
     def splits(self) -> tuple[str, ...]:

@@ -81,23 +81,24 @@ class Files(Source):
             found = [name for name in found if _format_of(name) == self.format]
         return [name for name in found if xxhash.xxh64_intdigest(name.encode()) % self.lanes == lane]
 
-    def read(self, name: str, offset: Json, columns: tuple[str, ...], bounds: tuple[Bound, ...] = ()) -> FileReader:
-        """One file from an offset."""
-        path = Path(self.folder, name)
+    def opener(self, columns: tuple[str, ...], bounds: tuple[Bound, ...] = ()) -> Callable[[str, Json], FileReader]:
+        """What opens a file of this name at an offset. Files that it opens one after the other share what was learned of their lines."""
         wanted = pick(self.schema, columns)
         if self.format == "parquet":
-            return ParquetReader(path, name, offset, wanted, bounds)
-        decoder: Callable[[bytes | None], LineDecoder]
+            return lambda name, offset: ParquetReader(self._path(name), name, offset, wanted, bounds)
         if self.format == "csv":
-            decoder = functools.partial(_csv_decoder, wanted, self.schema.names, name)
-        else:
-            decoder = functools.partial(_json_decoder, wanted)
+            return lambda name, offset: self._lines(
+                name, offset, functools.partial(_csv_decoder, wanted, self.schema.names, name)
+            )
+        json_lines = JsonLines(wanted)
+        return lambda name, offset: self._lines(name, offset, lambda _header: json_lines)
+
+    def _lines(self, name: str, offset: Json, decoder: Callable[[bytes | None], LineDecoder]) -> FileReader:
         header = self.format == "csv" and self.header
-        return LineFile(path, name, offset, decoder=decoder, header=header, final=self.bounded)
+        return LineFile(self._path(name), name, offset, decoder=decoder, header=header, final=self.bounded)
 
-
-def _json_decoder(schema: pa.Schema, _header: bytes | None) -> LineDecoder:
-    return JsonLines(schema)
+    def _path(self, name: str) -> Path:
+        return Path(self.folder, name)
 
 
 def _csv_decoder(schema: pa.Schema, names: list[str], file: str, header: bytes | None) -> LineDecoder:
@@ -172,7 +173,7 @@ def _place(text: str) -> tuple[str, str, str]:
 def _names(folder: str, pattern: str) -> list[str]:
     found = []
     for name in glob.glob(pattern, root_dir=folder, recursive=True):
-        hidden = any(part.startswith((".", "_")) for part in Path(name).parts)
+        hidden = any(part.startswith((".", "_")) for part in name.split(os.sep))
         if hidden or name.endswith(".tmp") or not os.path.isfile(os.path.join(folder, name)):
             continue
         if name.endswith(COMPRESSED):
@@ -212,8 +213,8 @@ class _Lane(Reader):
     def __init__(self, source: Files, lane: int, position: Json, context: SourceContext) -> None:
         self.source = source
         self.lane = lane
-        self.columns = context.columns
-        self.bounds = context.bounds
+        self.columns = list(context.columns)
+        self.open = source.opener(context.columns, context.bounds)
         self.done: Mapping[str, int] = {}
         self.name: str | None = None
         self.file: FileReader | None = None
@@ -238,7 +239,7 @@ class _Lane(Reader):
             if finished:
                 self._finish()
             if piece is not None:
-                batch = None if piece.batch is None else piece.batch.select(list(self.columns))
+                batch = None if piece.batch is None else piece.batch.select(self.columns)
                 return Chunk(batch, self._position(), piece.bad)
             if not finished:
                 self.waited_at = self.file.size  # for the rest of a line
@@ -272,7 +273,7 @@ class _Lane(Reader):
 
     def _open(self, name: str, offset: Json) -> None:
         try:
-            self.file = self.source.read(name, offset, self.columns, self.bounds)
+            self.file = self.open(name, offset)
         except FileNotFoundError as error:
             raise StorageError(
                 f"{name!r} is gone from {self.source.folder}, and {'half of it' if offset else 'it'} was not read yet"

@@ -33,6 +33,7 @@ class Memory(Source):
     batch: int
     bounded: bool = field(init=False, default=True)
     replayable: bool = field(init=False, default=True)
+    joined: bool = field(init=False, default=False)
 
     def splits(self) -> tuple[str, ...]:
         return tuple(str(lane) for lane in range(self.lanes))

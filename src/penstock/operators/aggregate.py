@@ -18,7 +18,7 @@ from penstock.operators.operator import LATE, MAIN, PASS, TIME_COLUMN, Errors, O
 from penstock.operators.write import conform
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.runs import NEVER
-from penstock.state.table import KeyedTable
+from penstock.state.table import Changed, KeyedTable
 from penstock.state.timers import TimerTable
 from penstock.windows import Tumbling, closing
 
@@ -33,6 +33,8 @@ HELD_PER_TASK, HELD_MAX, HELD_ROWS_MIN = 4, 16, 8_192
 load only. What a message costs hardly depends on its rows, and more tasks get more messages of fewer rows."""
 TRIED_EVERY = 16
 """Where keys hardly repeat within a batch, one in so many is folded, to see whether they still do not."""
+WORTH, WORTH_IN_PLACE = 0.75, 0.6
+"""Folding is worth it if it leaves no more of the rows than this; less where who merges them needs no folding (`change_many`)."""
 FAILED = "the input of an aggregate failed"
 
 
@@ -64,6 +66,7 @@ class PartialAggregate(Operator):
         self._held: list[pa.RecordBatch] = []
         self._time = NEVER
         self._apart = 0  # how many batches from here are not folded
+        self._worth = WORTH_IN_PLACE if accumulators.in_place is not None else WORTH
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Fold."""
@@ -86,7 +89,7 @@ class PartialAggregate(Operator):
             self._apart -= 1
             return self._accumulators.partial(batch, self._keys, grouped=False)
         rows, bad = self._accumulators.partial(batch, self._keys)
-        if rows.num_rows > 0.75 * batch.num_rows:
+        if rows.num_rows > self._worth * batch.num_rows:
             self._apart = TRIED_EVERY - 1
         return rows, bad
 
@@ -140,30 +143,30 @@ class KeyedAggregate(Operator):
         return table
 
     def _fold(self, rows: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, np.ndarray[Any, np.dtype[np.bool_]]]:
-        """Bring the state up to date with rows of accumulators; return the merged rows, and which of them the state had already.
-
-        Those of a key meet first, so that old and new rows meet pairwise.
-        """
+        """Bring the state up to date with rows of accumulators; return one merged row per key, and which of them the state had already."""
         state_keys = canonical_keys(rows, keys)
-        repeats = self._table.repeats(state_keys) if self._partial else None
-        if repeats is not None:
-            rows = self._accumulators.merge_some(rows, keys, repeats)
-            state_keys = canonical_keys(rows, keys)
-        found, merged = self._merge_in(rows, state_keys)
+        changed = self._changed(rows, state_keys)
+        if changed is not None:
+            found, merged = changed.found, pa.RecordBatch.from_arrays(changed.values, schema=self._accumulators.schema)
+            state_keys = state_keys if changed.rows is None else state_keys.take(pa.array(changed.rows))
+        else:
+            # Rows of a key meet first, so that old and new rows meet pairwise.
+            repeats = self._table.repeats(state_keys) if self._partial else None
+            if repeats is not None:
+                rows = self._accumulators.merge_some(rows, keys, repeats)
+                state_keys = canonical_keys(rows, keys)
+            found, old = self._table.get_many(state_keys)
+            merged = self._accumulators.combine(old, found, rows)
+            self._table.put_many(state_keys, merged)
         whole = pa.RecordBatch.from_arrays([*state_keys.columns, *merged.columns], names=[*keys, *merged.schema.names])
         return whole, found
 
-    def _merge_in(self, rows: pa.RecordBatch, state_keys: pa.RecordBatch) -> tuple[Bools, pa.RecordBatch]:
-        """Merge rows with those of the state; which of those there were. Whole numbers are changed where they stand, which is quicker."""
+    def _changed(self, rows: pa.RecordBatch, state_keys: pa.RecordBatch) -> Changed | None:
+        """Whole numbers are changed where they stand, which is quicker."""
         how, fields = self._accumulators.in_place, self._accumulators.fields
-        if how is not None and self._table.spec.values.names == [f.name for f in fields]:
-            changed = self._table.change_many(state_keys, [rows.column(f.name) for f in fields], how)
-            if changed is not None:
-                return changed[0], pa.RecordBatch.from_arrays(changed[1], schema=self._accumulators.schema)
-        found, old = self._table.get_many(state_keys)
-        merged = self._accumulators.combine(old, found, rows)
-        self._table.put_many(state_keys, merged)
-        return found, merged
+        if how is None or self._table.spec.values.names != [f.name for f in fields]:
+            return None
+        return self._table.change_many(state_keys, [rows.column(f.name) for f in fields], how)
 
     def _accumulated(self, batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, list[int]]:
         """Rows as accumulators, and the numbers of the rows that failed. Partial rows are accumulators already."""

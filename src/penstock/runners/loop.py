@@ -66,6 +66,7 @@ from penstock.runners import align
 from penstock.runners.calls import Calls, LoopCalls
 from penstock.runners.faults import reach, time_of_day
 from penstock.runners.queues import Outlet, Queue, take_rows
+from penstock.runners.reading import read
 from penstock.runtime.task import Task
 
 SLICE_S = 0.05
@@ -83,12 +84,13 @@ PACED_ROWS = 4096
 class SplitReader:
     """One split being read, since when it has been silent, and the group it keeps pace with."""
 
-    __slots__ = ("active_at", "drift", "ended", "group", "idle", "poll_at", "reader", "source", "split")
+    __slots__ = ("active_at", "drift", "ended", "group", "idle", "joined", "poll_at", "reader", "source", "split")
 
     def __init__(self, source: str, split: str, reader: Reader, active_at: int, *, idle: bool = False) -> None:
         self.source, self.split, self.reader = source, split, reader
         self.active_at, self.idle, self.ended = active_at, idle, False  # by the seat's clock
         self.poll_at = 0  # not before
+        self.joined = True  # whether what waits may be read as one
         self.group: str | None = None
         self.drift = 0
 
@@ -106,6 +108,7 @@ class Seat:
         store: writes frozen states and sooner or later calls `post` with Stored or StoreFailed.
         poll_every: a split that gave few rows is left alone until the next multiple of this (microseconds), so that a slow source makes
         batches and not single rows, and all tasks read at the same moments: what they send each other arrives together.
+        join_s: for how long what a reader hands out in small pieces is gathered, while more of it waits.
         alignment: what the seats of a process know of the groups of splits; shared by them.
         wake: called, from another thread, when a call has ended.
     """
@@ -120,12 +123,13 @@ class Seat:
         store: Callable[[Seat, Store], None],
         rows_max: int = ROWS_MAX,
         poll_every: int = 0,
+        join_s: float = 0.0,
         alignment: align.Alignment | None = None,
         wake: Callable[[], None] | None = None,
     ) -> None:
         self.observe: Callable[[Task, Event], None] | None = None  # sees every event the task is given
         self.task, self.inputs, self.outlets, self.rows_max = task, list(inputs), outlets, rows_max
-        self.poll_every = poll_every
+        self.poll_every, self.join_s = poll_every, join_s
         self.alignment = alignment or align.Alignment()
         self.calls: Calls = LoopCalls(wake)
         self.splits: list[SplitReader] = []
@@ -386,7 +390,8 @@ class Seat:
             return None
         reach("source.read", self.epoch)
         rows_max = min(self.rows_max, self.task.rows_max or self.rows_max, self._rows_fit)
-        chunk = split.reader.poll(rows_max if split.group is None else min(rows_max, align.ROWS_MAX))
+        rows_max = rows_max if split.group is None else min(rows_max, align.ROWS_MAX)
+        chunk = read(split.reader, rows_max, self.join_s if split.joined else 0.0)
         if self.poll_every and (chunk is None or chunk.batch is None or chunk.batch.num_rows < PACED_ROWS):
             split.poll_at = now - now % self.poll_every + self.poll_every
         if chunk is not None and (chunk.batch is not None or chunk.bad):
@@ -507,6 +512,7 @@ def open_readers(
         reader = open_reader(source, split, assigned.position)
         opened = SplitReader(source, split, reader, now - silence(source, split), idle=assigned.idle)
         clock = seat.task.clock_of(source)
+        opened.joined = seat.task.joins(source)
         if clock is not None and clock.align is not None:
             assert clock.drift is not None, "the plan asks for both"
             opened.group, opened.drift = clock.align, clock.drift

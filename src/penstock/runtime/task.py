@@ -27,6 +27,7 @@ from penstock.operators.operator import LATE, MAIN, PASS, TIME_COLUMN, Origin
 from penstock.operators.time import AssignTime
 from penstock.operators.write import Write
 from penstock.plan.logical import AssignTime as AssignTimeNode
+from penstock.plan.logical import Read as ReadNode
 from penstock.plan.physical import Exchange, Link, Stage
 from penstock.protocol.messages import (
     SOURCES,
@@ -198,6 +199,13 @@ class Task:
                 assert isinstance(op.node, AssignTimeNode), "only with_watermark makes time"
                 return op.node
         return None
+
+    def joins(self, source: str) -> bool:
+        """Whether pieces that wait in a split of this source may be read as one. Not where rows say how far time is: that counts from
+        the next read on."""
+        clock, node = self.clock_of(source), self._sources[source].node
+        assert isinstance(node, ReadNode), "sources are read"
+        return node.source.joined and (clock is None or clock.punctuated is None)
 
     def idle_after(self, source: str) -> int | None:
         """How long a split of this source may be silent before it holds back nobody."""

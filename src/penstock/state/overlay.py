@@ -119,16 +119,20 @@ class Overlay:
 
     def sharing(self, slots: Ints) -> Bools | None:
         """Which of these slots stand there more than once; None if none does. -1 is one like others here."""
-        rows = np.arange(len(slots), dtype=np.int32)
-        # Of rows with the same slot the last stays, and the others find it there.
-        self._row[slots] = rows
-        earlier = self._row[slots] != rows
-        if not earlier.any():
+        last = self.last(slots)
+        if last is None:
             return None
         self._row[slots] = 0
-        self._row[slots[earlier]] = 1
+        self._row[slots[~last]] = 1
         shared: Bools = self._row[slots] == 1
         return shared
+
+    def last(self, slots: Ints) -> Bools | None:
+        """Which of these slots do not stand there again behind; None if none does."""
+        rows = np.arange(len(slots), dtype=np.int32)
+        self._row[slots] = rows  # of rows with the same slot the last stays
+        last: Bools = self._row[slots] == rows
+        return None if last.all() else last
 
     def dirty_slots(self) -> Ints:
         """Those that are dirty, ascending."""

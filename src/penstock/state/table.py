@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -48,6 +49,15 @@ PAUSE_MAX = 8
 LOADED_BYTES_MAX = 512 << 20
 """A larger table is not loaded as a whole when it is opened."""
 SCAN_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What `change_many` did. Of rows that share their key there is one: `rows` says which; None: all rows, in their order."""
+
+    rows: Ints | None
+    found: Bools  # whether the key was there
+    values: list[pa.Array]
 
 
 class KeyedTable:
@@ -181,14 +191,9 @@ class KeyedTable:
         overlay.deleted[asked.slots] = False
         overlay.dirty[asked.slots] = True
 
-    def change_many(
-        self, keys: pa.RecordBatch, values: Sequence[pa.Array], how: Sequence[np.ufunc]
-    ) -> tuple[Bools, list[pa.Array]] | None:
-        """Change values where they stand: each becomes `how` of itself and the one given, or that one where the key is not there. No key
-        occurs twice.
-
-        Returns which keys were there, and the new values; or None, and nothing is done, if a value is no whole number, or a sum does not
-        fit, or rows expire.
+    def change_many(self, keys: pa.RecordBatch, values: Sequence[pa.Array], how: Sequence[np.ufunc]) -> Changed | None:
+        """Change values where they stand: each becomes `how` of itself and all that are given for its key, or of those alone where the
+        key is not there. None, and nothing is done, if a value is no whole number, or a sum might not fit, or rows expire.
         """
         asked = self._ask(keys, None)
         self._load(asked)
@@ -197,28 +202,31 @@ class KeyedTable:
             array.null_count or array.type != column.type or not column.whole for column, array in zip(overlay.values, values)
         ):
             return None
-        found = (asked.slots >= 0) & ~overlay.deleted[asked.slots]
-        # What stands in slots of keys that are not there (-1 is one as others here) is arbitrary, and not looked at.
-        all_there = bool(found.all())
-        changed = []
-        for column, array, change in zip(overlay.values, values, how, strict=True):
-            old, given = column.values[asked.slots], fixed_values(array, column.dtype)
-            now = change(old, given)
-            if change is np.add:
-                over = (old ^ now) & (given ^ now) < 0
-                if (over & found).any():
-                    return None
-            changed.append(now if all_there else np.where(found, now, given))
-        if not all_there:
-            self._insert(asked, np.flatnonzero(asked.slots < 0))
-            overlay.deleted[asked.slots] = False
         slots = asked.slots
-        for column, now in zip(overlay.values, changed):
-            column.values[slots] = now
-            if not all_there:
-                column.valid[slots] = True
+        given = [fixed_values(array, column.dtype) for column, array in zip(overlay.values, values, strict=True)]
+        # What stands in slots of keys that are not there (-1 is one as others here) is arbitrary; at worst it looks too large.
+        for column, each, change in zip(overlay.values, given, how, strict=True):
+            if change is np.add and not _adds_up(column.values[slots], each):
+                return None
+        found = (slots >= 0) & ~overlay.deleted[slots]
+        all_found = bool(found.all())
+        if not all_found:
+            self._insert(asked, np.flatnonzero(slots < 0))
+            overlay.deleted[slots] = False
+        last = overlay.last(slots)
+        for column, each, change in zip(overlay.values, given, how):
+            if all_found:
+                change.at(column.values, slots, each)
+                continue
+            begins = ~found if last is None else ~found & last  # one row of each new key is what the others change
+            column.values[slots[begins]] = each[begins]
+            column.valid[slots[begins]] = True
+            change.at(column.values, slots[~begins], each[~begins])
         overlay.dirty[slots] = True
-        return found, [fixed_array(column.type, now, None) for column, now in zip(overlay.values, changed)]
+        rows = None if last is None else np.flatnonzero(last)
+        if rows is not None:
+            found, slots = found[rows], slots[rows]
+        return Changed(rows, found, [fixed_array(column.type, column.values[slots], None) for column in overlay.values])
 
     def delete_many(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> None:
         """Remove keys; those that are not there are none the worse for it."""
@@ -391,6 +399,13 @@ class KeyedTable:
         if len(slots):
             self._overlay.release(slots)
             self._asked = None
+
+
+def _adds_up(old: Ints, given: Ints) -> bool:
+    """Whether no sum of one that is there and any of those given can leave 64 bits."""
+    if not len(given):
+        return True
+    return max(int(old.max()), -int(old.min())) + len(given) * max(int(given.max()), -int(given.min())) < 1 << 63
 
 
 def _merge(runs: Sequence[Run], *, groups: range, expiry: Expiry | None, oldest: bool) -> pa.RecordBatch:

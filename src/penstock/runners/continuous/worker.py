@@ -46,6 +46,7 @@ from penstock.runners.local import describe, store_states
 from penstock.runners.loop import SLICE_S, Loop, Seat, open_readers
 from penstock.runners.memory import keep_memory
 from penstock.runners.queues import Outlet, Queue
+from penstock.runners.reading import JOIN_S
 from penstock.runners.spark.ship import identity
 from penstock.runtime.assemble import Site
 from penstock.runtime.task import Task, task_name
@@ -237,6 +238,7 @@ class Worker:
             answer=self._answer,
             store=self._store,
             poll_every=poll_every,
+            join_s=min(spec.latency / 1e6, JOIN_S),
             alignment=self.alignment,
             wake=self.wires.wake,
         )
