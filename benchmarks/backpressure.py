@@ -73,6 +73,7 @@ class Flood(Source):
 
     name: str = "flood"
     schema: pa.Schema = SCHEMA
+    joined: bool = False  # a key is in a batch once
 
     def splits(self) -> tuple[str, ...]:
         return tuple(str(split) for split in range(SPLITS))

@@ -31,6 +31,7 @@ class Scattered(Keys):
     name: str = "scattered"
     lanes: int = 2
     batch: int = BATCH
+    joined: bool = True
 
     def __post_init__(self) -> None:
         assert math.gcd(STEP, self.keys) == 1, f"{self.keys} keys would not all come"

@@ -58,6 +58,7 @@ class Keys(Source):
     bounded: bool = True
     replayable: bool = True
     schema: pa.Schema = SCHEMA
+    joined: bool = False  # a key is in a batch once
 
     def splits(self) -> tuple[str, ...]:
         return tuple(str(split) for split in range(SPLITS))

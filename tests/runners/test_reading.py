@@ -14,7 +14,7 @@ import penstock as pen
 from penstock import sources
 from penstock.connectors.connector import BadRecord, Chunk, Reader, Source
 from penstock.runners import reading
-from penstock.runners.reading import read
+from penstock.runners.reading import TRIED_EVERY, Gatherer
 from runtime.rig import Collect, one_task
 
 BAD = (BadRecord(0, "not a number", "x"),)
@@ -39,6 +39,12 @@ class Pieces(Reader):
             self.sizes.pop(0)
         self.position += count
         return Chunk(numbers(self.position - count, self.position), self.position, bad)
+
+
+def read(reader: Reader, rows_max: int, within_s: float) -> Chunk | None:
+    gatherer = Gatherer(reader, within_s)
+    gatherer._reach = rows_max  # as if rows had been read before
+    return gatherer.read(rows_max)
 
 
 def numbers(start: int, stop: int) -> pa.RecordBatch:
@@ -69,6 +75,33 @@ def test_what_came_in_the_meantime_is_the_last_piece() -> None:
     assert reader.polls == 2
 
 
+def test_reads_grow_from_one_to_the_next() -> None:
+    gatherer = Gatherer(Pieces([10] * 1_000), 60)
+    reads = [gatherer.read(1_000) for _ in range(6)]
+    assert [chunk.batch.num_rows for chunk in reads if chunk is not None and chunk.batch is not None] == [
+        10,
+        40,
+        160,
+        640,
+        1_000,
+        1_000,
+    ]
+
+
+def test_a_split_that_had_no_more_is_seldom_asked_again() -> None:
+    reader = Pieces([])
+    gatherer = Gatherer(reader, 60)
+    for reads in range(1, 2 * TRIED_EVERY + 2):
+        reader.sizes = [10]
+        chunk = gatherer.read(1_000)
+        assert chunk is not None
+        assert chunk.position == 10 * reads
+    assert reader.polls == 2 * TRIED_EVERY + 1 + 2, "all reads, and twice more to see"
+    reader.sizes = [10] * 100
+    rows = [chunk.batch.num_rows for _ in range(4) if (chunk := gatherer.read(1_000)) is not None and chunk.batch is not None]
+    assert rows == [40, 160, 640, 160], "it is behind again"
+
+
 def test_bad_records_are_told_with_the_piece_they_are_of() -> None:
     assert read(Pieces([10] * 5, bad_at=0), 1_000, 60) == Chunk(numbers(0, 10), 10, BAD)
     assert read(Pieces([10] * 5, bad_at=2), 1_000, 60) == Chunk(numbers(0, 30), 30, BAD)
@@ -88,7 +121,7 @@ def test_what_takes_as_long_as_rows_may_wait_is_not_waited_for() -> None:
 
 
 def test_pieces_of_many_bytes_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "JOINED_BYTES_MAX", 150)  # two pieces of ten numbers
+    monkeypatch.setattr(reading, "JOINED_BYTES_MAX", 80)  # ten numbers
     assert read(Pieces([10] * 5), 1_000, 60) == Chunk(numbers(0, 20), 20)
 
 
@@ -113,9 +146,10 @@ def test_texts_of_several_dictionaries_are_joined() -> None:
 @given(st.lists(st.integers(1, 40), max_size=12), st.integers(1, 60), st.integers(-1, 12), st.booleans())
 def test_no_row_is_lost_or_read_twice(sizes: list[int], rows_max: int, bad_at: int, ended: bool) -> None:
     reader = Pieces(sizes, bad_at=bad_at, ended=ended)
+    gatherer = Gatherer(reader, 60)
     seen: list[int] = []
     bad = 0
-    while (chunk := read(reader, rows_max, 60)) is not None:
+    while (chunk := gatherer.read(rows_max)) is not None:
         rows = [] if chunk.batch is None else chunk.batch.column("n").to_pylist()
         assert len(rows) <= rows_max
         seen += rows

@@ -66,7 +66,7 @@ from penstock.runners import align
 from penstock.runners.calls import Calls, LoopCalls
 from penstock.runners.faults import reach, time_of_day
 from penstock.runners.queues import Outlet, Queue, take_rows
-from penstock.runners.reading import read
+from penstock.runners.reading import Gatherer
 from penstock.runtime.task import Task
 
 SLICE_S = 0.05
@@ -84,13 +84,15 @@ PACED_ROWS = 4096
 class SplitReader:
     """One split being read, since when it has been silent, and the group it keeps pace with."""
 
-    __slots__ = ("active_at", "drift", "ended", "group", "idle", "joined", "poll_at", "reader", "source", "split")
+    __slots__ = ("active_at", "drift", "ended", "gatherer", "group", "idle", "poll_at", "reader", "source", "split")
 
-    def __init__(self, source: str, split: str, reader: Reader, active_at: int, *, idle: bool = False) -> None:
+    def __init__(
+        self, source: str, split: str, reader: Reader, active_at: int, *, idle: bool = False, join_s: float = 0.0
+    ) -> None:
         self.source, self.split, self.reader = source, split, reader
+        self.gatherer = Gatherer(reader, join_s)
         self.active_at, self.idle, self.ended = active_at, idle, False  # by the seat's clock
         self.poll_at = 0  # not before
-        self.joined = True  # whether what waits may be read as one
         self.group: str | None = None
         self.drift = 0
 
@@ -391,7 +393,7 @@ class Seat:
         reach("source.read", self.epoch)
         rows_max = min(self.rows_max, self.task.rows_max or self.rows_max, self._rows_fit)
         rows_max = rows_max if split.group is None else min(rows_max, align.ROWS_MAX)
-        chunk = read(split.reader, rows_max, self.join_s if split.joined else 0.0)
+        chunk = split.gatherer.read(rows_max)
         if self.poll_every and (chunk is None or chunk.batch is None or chunk.batch.num_rows < PACED_ROWS):
             split.poll_at = now - now % self.poll_every + self.poll_every
         if chunk is not None and (chunk.batch is not None or chunk.bad):
@@ -510,9 +512,9 @@ def open_readers(
             continue
         source, split = assigned.source, assigned.split
         reader = open_reader(source, split, assigned.position)
-        opened = SplitReader(source, split, reader, now - silence(source, split), idle=assigned.idle)
+        join_s = seat.join_s if seat.task.joins(source) else 0.0
+        opened = SplitReader(source, split, reader, now - silence(source, split), idle=assigned.idle, join_s=join_s)
         clock = seat.task.clock_of(source)
-        opened.joined = seat.task.joins(source)
         if clock is not None and clock.align is not None:
             assert clock.drift is not None, "the plan asks for both"
             opened.group, opened.drift = clock.align, clock.drift

@@ -201,11 +201,11 @@ class Task:
         return None
 
     def joins(self, source: str) -> bool:
-        """Whether pieces that wait in a split of this source may be read as one. Not where rows say how far time is: that counts from
-        the next read on."""
+        """Whether pieces that wait in a split of this source may be read as one. Not where rows say how far time is, which counts from the
+        next read on; and not where splits keep pace with others, which is looked at between two reads."""
         clock, node = self.clock_of(source), self._sources[source].node
         assert isinstance(node, ReadNode), "sources are read"
-        return node.source.joined and (clock is None or clock.punctuated is None)
+        return node.source.joined and (clock is None or (clock.punctuated is None and clock.align is None))
 
     def idle_after(self, source: str) -> int | None:
         """How long a split of this source may be silent before it holds back nobody."""

@@ -75,7 +75,7 @@ from penstock.runners.inflight import read_rows
 from penstock.runners.local import describe, store_states
 from penstock.runners.loop import ROWS_MAX
 from penstock.runners.memory import keep_memory
-from penstock.runners.reading import JOIN_S, read
+from penstock.runners.reading import JOIN_S, Gatherer
 from penstock.runners.spark import frames
 from penstock.runners.world import random_id
 from penstock.runtime.assemble import Restored, Site
@@ -357,9 +357,9 @@ class OpenSplit:
 
     order: SplitOrder
     reader: Reader
+    gatherer: Gatherer
     active: bool = False
     ended: bool = False
-    joined: bool = True  # whether what waits may be read as one
     group: str | None = None  # whose pace it keeps
     drift: int = 0
 
@@ -486,7 +486,7 @@ class EpochTask:
 
     def _open(self, order: SplitOrder, reader: Reader) -> OpenSplit:
         clock = self._task.clock_of(order.assigned.source)
-        split = OpenSplit(order, reader, joined=self._task.joins(order.assigned.source))
+        split = OpenSplit(order, reader, Gatherer(reader, JOIN_S if self._task.joins(order.assigned.source) else 0.0))
         if clock is not None and clock.align is not None and self._order.slowest is not None:
             assert clock.drift is not None, "the plan asks for both"
             split.group, split.drift = clock.align, clock.drift
@@ -531,7 +531,7 @@ class EpochTask:
                 waiting += 1
                 continue
             rows_max = min(ROWS_MAX if split.group is None else align.ROWS_MAX, self._task.rows_max or ROWS_MAX)
-            chunk = read(split.reader, min(rows_max, order.rows_max - self._rows), JOIN_S if split.joined else 0.0)
+            chunk = split.gatherer.read(min(rows_max, order.rows_max - self._rows))
             if chunk is None or (chunk.batch is None and not chunk.bad and not chunk.ended):
                 continue
             reach("source.read", order.epoch)
