@@ -19,8 +19,10 @@ from penstock.connectors.connector import Began
 from penstock.protocol.coordinator import torn_reads
 from penstock.protocol.messages import Stamp
 from penstock.runners.cut import StartPoint
-from penstock.runners.spark import frames, levels
-from penstock.runners.spark.levels import SCHEMA, EpochOrder, Facts, Level, Report, SplitOrder
+from penstock.runners.spark import epochtask, frames
+from penstock.runners.spark.levels import Level
+from penstock.runners.spark.mail import SCHEMA
+from penstock.runners.spark.orders import EpochOrder, Facts, Report, SplitOrder
 
 TASKS = 3
 
@@ -85,7 +87,7 @@ def test_a_budget_ends_an_epoch_and_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit", ["READ_BYTES_MAX", "SENT_BYTES_MAX"])
 def test_an_epoch_ends_where_it_would_hold_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(levels, limit, 1)
+    monkeypatch.setattr(epochtask, limit, 1)
     reports = run(two_levels(), tmp_path)
     assert {report.task for report in reports if report.more} == {"stage 0 task 0", "stage 0 task 1", "stage 0 task 2"}
     assert 0 < sum(report.rows for report in reports) <= TASKS * 16, "the first batch of each"

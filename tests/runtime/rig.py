@@ -49,7 +49,8 @@ from penstock.protocol.messages import (
 )
 from penstock.runners.calls import run_now
 from penstock.runtime.assemble import Restored, Site
-from penstock.runtime.task import Task, task_name
+from penstock.runtime.task import Task
+from penstock.runtime.wiring import task_name
 from penstock.state.backend import Backend, Columnar
 from penstock.state.history import store
 from penstock.state.keygroups import group_range

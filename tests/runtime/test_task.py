@@ -42,7 +42,8 @@ from penstock.protocol.messages import (
 )
 from penstock.runtime import dealing
 from penstock.runtime.assemble import Restored
-from penstock.runtime.task import Task, input_channels, task_name
+from penstock.runtime.task import Task
+from penstock.runtime.wiring import input_channels, task_name
 from penstock.state.history import store
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys, owner
 from runtime.rig import NAMES, Collect, Rig, hand, one_task, table

@@ -142,7 +142,7 @@ class KeyedAggregate(Operator):
         table: KeyedTable = self.states["accumulators"]
         return table
 
-    def _fold(self, rows: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, np.ndarray[Any, np.dtype[np.bool_]]]:
+    def _fold(self, rows: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, Bools]:
         """Bring the state up to date with rows of accumulators; return one merged row per key, and which of them the state had already."""
         state_keys = canonical_keys(rows, keys)
         changed = self._changed(rows, state_keys)
@@ -239,17 +239,17 @@ class WindowAggregate(KeyedAggregate):
         """When a window, or whatever stands in `__window`, takes no more rows."""
         return closing(self._shape.end_of(starts), self._lateness)
 
-    def _set_aside(self, batch: pa.RecordBatch, late: np.ndarray[Any, np.dtype[np.bool_]]) -> Iterator[Out]:
+    def _set_aside(self, batch: pa.RecordBatch, late: Bools) -> Iterator[Out]:
         rows = keep(batch, late)
         self.counters["late"] += pc.sum(rows.column(ROWS_COLUMN)).as_py() if self._partial else rows.num_rows
         if not self._partial:
             yield LATE, rows
 
-    def _late(self, rows: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _late(self, rows: pa.RecordBatch) -> Bools:
         ends = self._closing(rows.column(WINDOW_COLUMN).to_numpy())
         if not len(ends) or ends.min() > self._timers.floor_max:  # as almost always: no need to know whose floor is where
             return np.zeros(len(ends), np.bool_)
-        late: np.ndarray[Any, np.dtype[np.bool_]] = ends <= self._floors(rows)
+        late: Bools = ends <= self._floors(rows)
         return late
 
     def _floors(self, rows: pa.RecordBatch) -> Ints:

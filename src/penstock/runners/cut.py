@@ -34,7 +34,7 @@ from penstock.plan.physical import Op, PhysicalPlan
 from penstock.protocol.coordinator import Publish
 from penstock.protocol.messages import TIME_MIN, SplitAssigned, TaskAck
 from penstock.runtime.assemble import Restored
-from penstock.runtime.task import column_texts, task_name
+from penstock.runtime.wiring import column_texts, task_name
 from penstock.state.keygroups import group_range
 
 

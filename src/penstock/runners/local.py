@@ -24,7 +24,8 @@ from penstock.runners.queues import Outlet, Queue
 from penstock.runners.runner import Runner
 from penstock.runners.world import random_id
 from penstock.runtime.assemble import Site
-from penstock.runtime.task import Task, task_name
+from penstock.runtime.task import Task
+from penstock.runtime.wiring import task_name
 from penstock.state.history import store as store_frozen
 from penstock.state.runfile import Files, Handle
 

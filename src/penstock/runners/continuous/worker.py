@@ -49,7 +49,8 @@ from penstock.runners.queues import Outlet, Queue
 from penstock.runners.reading import JOIN_S
 from penstock.runners.spark.ship import identity
 from penstock.runtime.assemble import Site
-from penstock.runtime.task import Task, task_name
+from penstock.runtime.task import Task
+from penstock.runtime.wiring import task_name
 from penstock.state.backend import Backend
 
 log = logging.getLogger("penstock")

@@ -36,9 +36,10 @@ from penstock.runners.conductor import Conductor
 from penstock.runners.cut import StartPoint, start_from
 from penstock.runners.faults import reach, time_of_day
 from penstock.runners.spark import session as sessions
-from penstock.runners.spark.levels import EpochOrder, Facts, Report, SplitOrder, run_epoch
+from penstock.runners.spark.levels import run_epoch
+from penstock.runners.spark.orders import EpochOrder, Facts, Report, SplitOrder
 from penstock.runners.spark.ship import check_workers, job_error
-from penstock.runtime.task import below, task_name
+from penstock.runtime.wiring import below, task_name
 
 __all__ = ["EPOCH_TIMEOUT", "Budget", "EpochAttempts", "Feed", "own_session", "parallelism_of", "quiet_session", "task_rows"]
 
