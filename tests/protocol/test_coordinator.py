@@ -299,6 +299,29 @@ def test_unconfirmed_epochs_are_carried_by_the_next_checkpoint() -> None:
     assert publish.pending == (Pending(1, "out", ROWS), Pending(2, "out", ROWS))
 
 
+def test_one_epoch_goes_on_while_another_is_committed_and_a_third_waits() -> None:
+    job = Job().run()
+    job.trigger()
+    job.publish(out=ROWS)
+    assert job.trigger() == 2
+    job.publish(out=ROWS)
+    assert job.hear(Ticked(), after=10 * SETTINGS.interval) == (), "the commit of epoch 1 is still under way, and that of 2 waits"
+    assert job.hear(Committed(1, "out")) == (Commit(Pending(2, "out", ROWS)),)
+    assert job.hear(Ticked()) == (TriggerEpoch(job.stamp, 3, False),)
+
+
+def test_epochs_go_on_while_a_sink_says_later() -> None:
+    job = Job().run()
+    job.trigger()
+    job.publish(out=ROWS)
+    job.trigger()
+    job.publish(out=ROWS)
+    job.hear(CommitDelayed(1, "out"))
+    assert job.hear(Ticked(), after=SETTINGS.interval) == (Commit(Pending(1, "out", ROWS)),)
+    job.hear(CommitDelayed(1, "out"))
+    assert job.hear(Ticked()) == (TriggerEpoch(job.stamp, 3, False),)
+
+
 def test_a_delayed_commit_is_asked_for_again_and_holds_back_the_next_attempt() -> None:
     job = Job(epoch=1, pending=[Pending(1, "out", ROWS)])
     job.hear(Booted())

@@ -14,12 +14,12 @@ from penstock.testing.world import World, check_cut
 
 COUNTS = {
     "plain": (19_308, 48_307, 51),
-    "crash": (85_513, 209_368, 63),
+    "crash": (83_497, 204_438, 63),
     "late": (88_089, 245_812, 65),
     "zombie": (206_682, 563_760, 70),
     "hiccup": (48_027, 116_132, 56),
     "rerun": (17_644, 55_305, 62),
-    "overdue": (64_454, 146_080, 64),
+    "overdue": (59_828, 136_639, 64),
     "overdue crash": (31_816, 76_013, 62),
     "overdue zombie": (31_603, 72_970, 65),
     "overdue hiccup": (53_075, 129_208, 57),

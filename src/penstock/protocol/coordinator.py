@@ -10,7 +10,8 @@ must become visible, whatever crashes. Hence:
 3. A snapshot counts only if every task acknowledged it and every task read what the acknowledged attempts of its upstream tasks
    wrote (`consumed` uids).
 4. Commits happen in order of epochs, one at a time per coordinator, and are retried until the sink confirms. What is
-   unconfirmed is `pending`; each published checkpoint carries it, so a successor repeats it.
+   unconfirmed is `pending`; each published checkpoint carries it, so a successor repeats it. One epoch is committed while the next
+   goes on, but no third one begins: who commits slowly holds back the rest, instead of falling behind further and further.
 5. An attempt fails as a whole. A new one begins only when nothing is being published (its outcome decides from where) and
    nothing waits to be committed.
 6. Acknowledgements of another attempt are not heard (`Stamp.accepts`).
@@ -551,6 +552,11 @@ class Coordinator:
         """Whether something waits for all commits: the end, or a savepoint. No epoch is begun meanwhile."""
         return self._halting is not None or bool(self._granted)
 
+    @property
+    def _behind(self) -> bool:
+        """Whether an epoch waits for the commit of an earlier one, which is under way."""
+        return self._committing is not None and self.pending[-1].epoch > self._committing.epoch
+
     def _all_committed(self, now: int) -> tuple[Effect, ...]:
         if self._granted:
             taken = tuple(TakeSavepoint(request, self.epoch) for request in self._granted)
@@ -586,7 +592,7 @@ class Coordinator:
 
     def _trigger(self, now: int, *, begin: bool) -> tuple[Effect, ...]:
         hurried = self._stop is not None or self._input_ended or bool(self._asked)
-        due = begin and now >= self._next_trigger
+        due = begin and now >= self._next_trigger and not self._behind
         if self._flight is not None or self._settling or not (due or hurried):
             return ()
         finish = self._stop is not None and self._stop.finish

@@ -28,7 +28,7 @@ from penstock.checkpoints.manifest import Manifest
 from penstock.checkpoints.repository import Repository, open_savepoint
 from penstock.checkpoints.restore import Conclude, ForkFrom, Refuse, RestoreFacts, Resume, StartEmpty, decide_restore
 from penstock.checkpoints.storage import OutcomeUnknown
-from penstock.connectors.connector import Committer, Receiver, Source, SourceContext, Verdict
+from penstock.connectors.connector import Committer, Receiver, Source, SourceContext
 from penstock.errors import HeldError, JobError, PenstockError, RestoreError, RunnerError, StorageError, SupersededError
 from penstock.eventtime import time_text
 from penstock.plan.guarantee import guarantees
@@ -36,6 +36,7 @@ from penstock.plan.logical import Read, Write
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol import coordinator as c
 from penstock.protocol.messages import TIME_MIN, Aborted, Completed, Stamp
+from penstock.runners.commits import Answer, Commits
 from penstock.runners.cut import StartPoint, manifest_of, pipeline_facts, start_from, task_names
 from penstock.runners.faults import reach
 from penstock.runners.options import Options
@@ -156,6 +157,7 @@ class Conductor:
         self._reboot = False
         self._refusal: str | None = None  # why a finished job cannot go on, said once its last output is committed
         self._shown = False  # whether a sink showed something it had not shown before
+        self._commits: Commits | None = None
         self._lock: Lock | None = None
         self._repository: Repository | None = None
         self._attempts: Attempts | None = None
@@ -222,6 +224,7 @@ class Conductor:
                 self._reboot = False
                 self._boot()
                 self._conduct()
+                self._end_commits()
                 if not self._reboot:
                     break
             if self._refusal is not None and not self._shown and not self.cancelled:
@@ -259,6 +262,7 @@ class Conductor:
             for op in self.plan.writes
             if isinstance(op.node, Write)
         }
+        self._commits = Commits(self._committers, self._committed, beside=self.world.pause is None)
         self._check_sinks(epoch)
         self._sweep_sinks(pending)
         self._start_receivers()
@@ -438,7 +442,9 @@ class Conductor:
             case c.Publish():
                 return self._publish(effect)
             case c.Commit(pending):
-                return self._commit(pending)
+                assert self._commits is not None
+                assert self._core is not None
+                return self._commits.begin(pending, self._core.attempt)
             case c.TellCompleted(stamp, epoch):
                 attempts.tell(stamp, Completed(epoch))
                 self._collect(epoch)
@@ -511,18 +517,22 @@ class Conductor:
         except StorageError as error:
             log.warning("old checkpoints of %s could not be deleted: %s", self.plan.name, error)
 
-    def _commit(self, pending: c.Pending) -> c.Event:
-        assert self._core is not None
-        reach("commit.before", pending.epoch)
-        try:
-            verdict = self._committers[pending.sink].commit(pending.epoch, pending.committables, self._core.attempt)
-        except (PenstockError, OSError) as error:
-            return c.CommitFailed(pending.epoch, pending.sink, str(error))
-        reach("commit.after", pending.epoch)
-        if verdict is Verdict.RETRY:
-            return c.CommitDelayed(pending.epoch, pending.sink)
-        self._shown |= verdict is Verdict.DONE
-        return c.Committed(pending.epoch, pending.sink)
+    def _committed(self, commits: Commits, answer: Answer) -> None:
+        """From the thread of commits."""
+
+        def take() -> None:
+            if commits is not self._commits:
+                return  # of the term before: what it committed is looked up again
+            if isinstance(answer, BaseException):
+                raise answer
+            self._handle(answer)
+
+        self.call(take)
+
+    def _end_commits(self) -> None:
+        if self._commits is not None:
+            self._commits.finish()
+            self._shown |= self._commits.shown
 
     def _take_savepoint(self, request: str) -> None:
         assert self._repository is not None
@@ -542,6 +552,7 @@ class Conductor:
     def _close(self) -> None:
         if isinstance(self.error, Crash):
             return
+        self._end_commits()
         for closing in [*(r.stop for r in self._receivers), *(k.close for k in self._committers.values())]:
             with contextlib.suppress(Exception):
                 closing()

@@ -1,0 +1,74 @@
+"""Commits, one at a time, beside everything else: meanwhile the next epoch is computed, and tasks are heard.
+
+The coordinator asks for a commit and hears its answer before it asks for the next. What is not confirmed is listed in every checkpoint
+that is published meanwhile, so nothing has to be remembered here: what is cut off, a successor repeats.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+
+from penstock.connectors.connector import Committer, Verdict
+from penstock.errors import PenstockError
+from penstock.protocol import coordinator as c
+from penstock.runners.faults import reach
+
+__all__ = ["Answer", "Commits"]
+
+Answer = c.Committed | c.CommitDelayed | c.CommitFailed | BaseException
+"""What became of a commit; an exception: something that no committer should raise."""
+
+
+class Commits:
+    """The commits of one term, all in the same thread.
+
+    Args:
+        answer: called from that thread.
+        beside: otherwise there is no thread, and `begin` itself answers, as a simulation wants it.
+    """
+
+    def __init__(self, committers: Mapping[str, Committer], answer: Callable[[Commits, Answer], None], *, beside: bool) -> None:
+        self._committers, self._answer, self._beside = committers, answer, beside
+        self._asked: queue.SimpleQueue[tuple[c.Pending, int] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.shown = False  # whether a sink showed something it had not shown before
+
+    def begin(self, pending: c.Pending, attempt: int) -> c.Event | None:
+        """Commit; the answer comes now or later."""
+        if not self._beside:
+            return self._commit(pending, attempt)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="penstock-commits", daemon=True)
+            self._thread.start()
+        self._asked.put((pending, attempt))
+        return None
+
+    def finish(self) -> None:
+        """Wait for the one under way. Its answer may come too late for anybody to care."""
+        if self._thread is not None:
+            self._asked.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            answer: Answer
+            try:
+                answer = self._commit(*asked)
+            except BaseException as error:
+                answer = error
+            self._answer(self, answer)
+
+    def _commit(self, pending: c.Pending, attempt: int) -> c.Committed | c.CommitDelayed | c.CommitFailed:
+        reach("commit.before", pending.epoch)
+        try:
+            verdict = self._committers[pending.sink].commit(pending.epoch, pending.committables, attempt)
+        except (PenstockError, OSError) as error:
+            return c.CommitFailed(pending.epoch, pending.sink, str(error))
+        reach("commit.after", pending.epoch)
+        if verdict is Verdict.RETRY:
+            return c.CommitDelayed(pending.epoch, pending.sink)
+        self.shown |= verdict is Verdict.DONE
+        return c.Committed(pending.epoch, pending.sink)
