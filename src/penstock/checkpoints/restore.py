@@ -192,10 +192,17 @@ def _mistakes(manifest: Manifest, facts: RestoreFacts) -> Iterator[str]:
 
 def _differences(manifest: Manifest, facts: RestoreFacts) -> Iterator[str]:
     """Why this manifest does not fit this pipeline; the most basic reason first."""
+    yield from _as_a_whole(manifest, facts)
+    yield from _states(manifest, facts)
+    yield from _positions(manifest, facts)
+    yield from _in_flight(manifest, facts)
+
+
+def _as_a_whole(manifest: Manifest, facts: RestoreFacts) -> Iterator[str]:
+    """Another pipeline, a finished one, or keys that are divided in another way."""
     pipeline, what = facts.pipeline, _what(facts)
-    steps = {step.name: step for step in pipeline.steps}
-    stateful = [operator for operator in manifest.operators if operator.states]
-    kept = [operator.name for operator in stateful] + [source.name for source in manifest.sources]
+    steps = [step.name for step in pipeline.steps]
+    kept = [operator.name for operator in _stateful(manifest)] + [source.name for source in manifest.sources]
     if manifest.pipeline != pipeline.name and kept and not set(kept) & (set(steps) | set(pipeline.sources)):
         yield (
             f"{what} is of pipeline {manifest.pipeline!r}, and this is {pipeline.name!r}: no step or source "
@@ -224,7 +231,16 @@ def _differences(manifest: Manifest, facts: RestoreFacts) -> Iterator[str]:
             "the version of Penstock that wrote it "
             f"({manifest.penstock})"
         )
-    for operator in stateful:
+
+
+def _stateful(manifest: Manifest) -> list[OperatorEntry]:
+    return [operator for operator in manifest.operators if operator.states]
+
+
+def _states(manifest: Manifest, facts: RestoreFacts) -> Iterator[str]:
+    """State without a step, or with one that it does not fit."""
+    steps = {step.name: step for step in facts.pipeline.steps}
+    for operator in _stateful(manifest):
         if operator.name in steps:
             yield from _step(operator, steps[operator.name], facts)
         else:
@@ -237,6 +253,11 @@ def _differences(manifest: Manifest, facts: RestoreFacts) -> Iterator[str]:
                 facts,
                 manifest,
             )
+
+
+def _positions(manifest: Manifest, facts: RestoreFacts) -> Iterator[str]:
+    """Positions without a source, or with one of another kind."""
+    pipeline = facts.pipeline
     for source in manifest.sources:
         if source.name not in pipeline.sources:
             if source.splits:
@@ -244,12 +265,11 @@ def _differences(manifest: Manifest, facts: RestoreFacts) -> Iterator[str]:
                 yield _unknown(source.name, positions, "source", "sources", list(pipeline.sources), facts, manifest)
         elif source.kind != pipeline.sources[source.name]:
             yield (
-                f"source {source.name!r} was {source.kind!r} in {what} and is "
+                f"source {source.name!r} was {source.kind!r} in {_what(facts)} and is "
                 f"{pipeline.sources[source.name]!r} now: its positions mean nothing there.\n"
                 "  Give the new source another name, and drop the old one: "
                 f"{_restore(facts, drop=[source.name])}"
             )
-    yield from _in_flight(manifest, facts)
 
 
 def _in_flight(manifest: Manifest, facts: RestoreFacts) -> Iterator[str]:

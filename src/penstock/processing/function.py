@@ -151,30 +151,8 @@ def read_spec(
         schema: of the rows it sends, where annotations do not say it.
         clock: by which states forget that do not say it.
     """
-    if isinstance(function, type):
-        raise PlanError(
-            f"process needs an object, and got the class {function.__name__}. Write: .process({function.__name__}(), …)"
-        )
-    if not isinstance(function, ProcessFunction):
-        raise PlanError(
-            f"process needs a pen.ProcessFunction, and got {function!r}. Write: class MyProcess(pen.ProcessFunction): …"
-        )
-    name = type(function).__name__
-    by_batch = hasattr(function, "on_batch")
-    if by_batch and hasattr(function, "on_row"):
-        raise PlanError(f"{name} has both on_row and on_batch. Which one should get the rows? Remove one")
-    wanted = ["on_batch" if by_batch and kind == "row" else f"on_{kind}" for kind in kinds]
-    for callback in wanted:
-        if not hasattr(function, callback):
-            raise PlanError(
-                f"{name} has no {callback}, which takes the rows of this input. Define: def {callback}(self, row, ctx)"
-            )
-    for callback in ("on_batch", *ROW_CALLBACKS):
-        if hasattr(function, callback) and callback not in wanted:
-            inputs_text = ", ".join(wanted)
-            raise PlanError(
-                f"{name} has {callback}, and nothing would call it: this step calls {inputs_text}.\n  {_FIXES[callback]}"
-            )
+    wanted = _wanted(function, kinds)
+    name, by_batch = type(function).__name__, hasattr(function, "on_batch")
     if "broadcast" in kinds:
         _check_silent(function)
     declared = _declared(function)
@@ -201,6 +179,35 @@ def read_spec(
         by_batch,
         hasattr(function, "on_timer"),
     )
+
+
+def _wanted(function: ProcessFunction, kinds: list[str]) -> list[str]:
+    """The callback that takes the rows of each input; that all of them are there, and no others."""
+    if isinstance(function, type):
+        raise PlanError(
+            f"process needs an object, and got the class {function.__name__}. Write: .process({function.__name__}(), …)"
+        )
+    if not isinstance(function, ProcessFunction):
+        raise PlanError(
+            f"process needs a pen.ProcessFunction, and got {function!r}. Write: class MyProcess(pen.ProcessFunction): …"
+        )
+    name = type(function).__name__
+    by_batch = hasattr(function, "on_batch")
+    if by_batch and hasattr(function, "on_row"):
+        raise PlanError(f"{name} has both on_row and on_batch. Which one should get the rows? Remove one")
+    wanted = ["on_batch" if by_batch and kind == "row" else f"on_{kind}" for kind in kinds]
+    for callback in wanted:
+        if not hasattr(function, callback):
+            raise PlanError(
+                f"{name} has no {callback}, which takes the rows of this input. Define: def {callback}(self, row, ctx)"
+            )
+    for callback in ("on_batch", *ROW_CALLBACKS):
+        if hasattr(function, callback) and callback not in wanted:
+            inputs_text = ", ".join(wanted)
+            raise PlanError(
+                f"{name} has {callback}, and nothing would call it: this step calls {inputs_text}.\n  {_FIXES[callback]}"
+            )
+    return wanted
 
 
 _NOTHING = pa.schema([pa.field("nothing", pa.null())])
