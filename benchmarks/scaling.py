@@ -119,12 +119,12 @@ def flink(rows: int, runs: int) -> dict[int, list[Run]]:
 
 
 SYSTEMS: dict[str, tuple[Callable[[int, int], dict[int, list[Run]]], int]] = {
-    "Penstock Continuous": (functools.partial(penstock, continuous, workload.ad_counts), 300_000_000),
+    "Penstock Continuous": (functools.partial(penstock, continuous, workload.ad_counts), 240_000_000),
     "Penstock Continuous, a Python function per event": (
         functools.partial(penstock, continuous, workload.ad_counts_by_function),
         16_000_000,
     ),
-    "Penstock MicroBatch": (functools.partial(penstock, microbatch, workload.ad_counts), 300_000_000),
+    "Penstock MicroBatch": (functools.partial(penstock, microbatch, workload.ad_counts), 240_000_000),
     "Flink": (flink, 32_000_000),
 }
 """What runs each, and how many rows take some seconds."""

@@ -63,9 +63,9 @@ def counting(function: type[pen.ProcessFunction]) -> Callable[[Source, Sink], pe
 def run(keys: int, runs: int) -> dict[str, Any]:
     """Updates per second of both, and of the first in the other backend."""
     kinds = {
-        "a function per row": (Count, 4, "columnar"),
-        "a function per row, RocksDB": (Count, 4, "rocksdb"),
-        "a function per batch": (CountBatch, 20, "columnar"),
+        "a function per row": (Count, 3, "columnar"),
+        "a function per row, RocksDB": (Count, 3, "rocksdb"),
+        "a function per batch": (CountBatch, 16, "columnar"),
     }
     return compare(kinds, keys, runs)
 
@@ -84,6 +84,6 @@ def compare(kinds: Mapping[str, tuple[type[pen.ProcessFunction], int, str]], key
     return {"rates": rates, "figures": figures, "verified": not note, "note": note}
 
 
-def snapshots(keys: int, runs: int) -> dict[str, Any]:
+def snapshots(keys: int, runs: int, seconds: float | None = None) -> dict[str, Any]:
     """What snapshots cost the function per row."""
-    return statejobs.snapshots(keys, 10, runs, pipeline=counting(Count), what="a function per row")
+    return statejobs.snapshots(keys, 2, runs, pipeline=counting(Count), what="a function per row", seconds=seconds)

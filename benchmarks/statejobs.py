@@ -275,10 +275,14 @@ def snapshots(
     runner: Callable[[str], pen.Runner] = continuous,
     pipeline: Callable[[Source, Sink], pen.Pipeline] = counting,
     what: str = "a pipeline",
+    seconds: float | None = None,
 ) -> dict[str, Any]:
-    """The same rows with snapshots every second and without any before the end, in turn."""
+    """The same rows with snapshots every second and without any before the end, in turn. `seconds`: how long that should take; `rounds`
+    are then those of the warm-up, which tells how many it takes."""
     often, never = runner("1s"), runner("1h")
-    count(Keys(keys, 2), often, pipeline=pipeline)  # what is imported on first use
+    warm_up = count(Keys(keys, rounds), often, pipeline=pipeline)
+    if seconds is not None:
+        rounds = max(2, round(warm_up.rate * seconds / keys))
     found: dict[str, list[Counted]] = {"with": [], "without": []}
     for _ in range(runs):
         for name, each in (("with", often), ("without", never)):
@@ -302,13 +306,17 @@ def snapshots(
     return {**compared, "rates": rates, "cpu_ns": cpu}
 
 
-def ad_counts(rows: int, runs: int, runner: Callable[[str], pen.Runner] = continuous) -> dict[str, Any]:
+def ad_counts(
+    rows: int, runs: int, runner: Callable[[str], pen.Runner] = continuous, seconds: float | None = None
+) -> dict[str, Any]:
     """The same comparison for views per campaign and window, of generated events."""
 
     def run(every: str, rows: int) -> Run:
         return run_penstock(runner(every), workload.ad_counts(workload.generated(rows)), rows)
 
-    run("1s", rows // 10)
+    warm_up = run("1s", rows)
+    if seconds is not None:
+        rows = int(warm_up.steady * seconds)
     found: dict[str, list[Run]] = {"with": [], "without": []}
     for _ in range(runs):
         for name, every in (("with", "1s"), ("without", "1h")):
