@@ -148,6 +148,13 @@ def test_a_job_over_many_keys_and_what_snapshots_cost_it() -> None:
     assert "| a | b |" in text
 
 
+def test_a_run_with_snapshots_is_as_long_as_they_need() -> None:
+    compared = statejobs.snapshots(1_000, rounds=2, runs=1, runner=lambda every: local(), seconds=0.5)
+    assert compared["verified"], compared["note"]
+    rounds = int(compared["figures"]["what; keys, rounds over them"].split()[-1])
+    assert rounds > 2, "those of the warm-up take a few milliseconds"
+
+
 def test_what_snapshots_cost_ad_counts_is_told_in_the_words_of_the_other_cases() -> None:
     compared = statejobs.ad_counts(20_000, 1, lambda every: local())
     assert compared["verified"], compared["note"]
