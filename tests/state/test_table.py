@@ -444,13 +444,17 @@ def test_small_and_large_batches_of_keys_agree(rows: int, kind: Kind) -> None:
 def test_rows_that_share_their_key_are_told_apart(kind: Kind, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlay_module, "FEW", few)
     table = kind(COUNTS, ALL, 128)
-    table.put_many(ads(1, 2, 3, None), counts(1, 1, 1, 1))
+    others = range(100, 120)  # where most rows repeat, all are said to
+    table.put_many(ads(1, 2, 3, None, *others), counts(*[1] * 24))
     for keys in (ads(1, 2, 3), ads(), ads(None, 1), ads(1, 2, 9)):
         assert table.repeats(keys) is None
-    for keys, shared in ((ads(1, 2, 1), [True, False, True]), (ads(3, None, 2, None), [False, True, False, True])):
-        found = table.repeats(keys)
+    for keys, shared in (([1, 2, 1], [True, False, True]), ([3, None, 2, None], [False, True, False, True])):
+        found = table.repeats(ads(*keys, *others))
         assert found is not None
-        assert found.tolist() == shared if not few else found.all()
+        assert found.tolist() == [*shared, *[False] * 20] if not few else found.all()
+        many = table.repeats(ads(*keys))
+        assert many is not None
+        assert many.all()
     found = table.repeats(ads(8, 8, 1, 9))  # not there: the same or not
     assert found is not None
     assert found[:2].all()

@@ -38,6 +38,8 @@ __all__ = [
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Values = npt.NDArray[Any]
+Rows = Ints | slice
+"""Numbers of rows, or all of them in their order."""
 
 
 def slot_dtype(type: pa.DataType) -> np.dtype[Any]:
@@ -173,9 +175,9 @@ class Column:
         """A column to compare slots with."""
         return Given(array, fixed_values(array, self.dtype), validity(array))
 
-    def equal(self, slots: Ints, given: Given, rows: Ints) -> Bools:
+    def equal(self, slots: Ints, given: Given, rows: Rows) -> Bools:
         """Whether `slots[i]` holds row `rows[i]` of what was given; null equals null."""
-        return self._both_null_or(self.values[slots] == given.values[rows], slots, given, rows)
+        return self._both_null_or(self.values.take(slots, mode="clip") == given.values[rows], slots, given, rows)
 
     def clear(self, slots: Ints) -> None:
         """Make these slots null, and let go of what they hold elsewhere."""
@@ -191,7 +193,7 @@ class Column:
             return found
         return self.valid[slots] if found is None else self.valid[slots] & found
 
-    def _both_null_or(self, same: Bools, slots: Ints, given: Given, rows: Ints) -> Bools:
+    def _both_null_or(self, same: Bools, slots: Ints, given: Given, rows: Rows) -> Bools:
         if not self._nulls and given.valid is None:
             return same
         here = self.valid[slots]
@@ -224,7 +226,7 @@ class BoxedColumn(Column):
         """A column to compare slots with."""
         return Given(array, np.fromiter(array.to_pylist(), np.dtype(object), len(array)), None)
 
-    def equal(self, slots: Ints, given: Given, rows: Ints) -> Bools:
+    def equal(self, slots: Ints, given: Given, rows: Rows) -> Bools:
         """Whether `slots[i]` holds row `rows[i]` of what was given; null equals null."""
         same: Bools = self.values[slots] == given.values[rows]
         return same

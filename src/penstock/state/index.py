@@ -26,6 +26,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from penstock.state.columns import Rows
+
 __all__ = ["Equal", "Index"]
 
 Bools = npt.NDArray[np.bool_]
@@ -33,8 +35,8 @@ Ints = npt.NDArray[np.int64]
 Halves = npt.NDArray[np.int32]
 Hashes = npt.NDArray[np.uint64]
 
-Equal = Callable[[Ints, Ints], Bools]
-"""Whether the key in `slots[i]` is the key of row `rows[i]` of the batch that is asked for."""
+Equal = Callable[[Ints, Rows], Bools]
+"""Whether the key in `slots[i]` is the key of row `rows[i]` of the batch that is asked for. Where `slots[i]` is none, say anything."""
 
 _EMPTY, _GONE = -1, -2
 _BITS_MIN = 6
@@ -67,25 +69,22 @@ class Index:
 
     def find(self, hashes: Hashes, equal: Equal) -> Ints:
         """The slot of each key; -1 where there is none."""
-        found = np.full(len(hashes), -1, np.int64)
-        todo, places, step = np.arange(len(hashes)), self._first(hashes), 0
-        while len(todo):
-            held = self._held[places]
-            here = _slots(held)
-            alike = _tags(held) == _tags(hashes)
-            alike &= here >= 0
-            if alike.all():
-                alike = equal(here, todo)
-            else:
-                rows = np.flatnonzero(alike)
-                if len(rows):
-                    alike[rows] = equal(here[rows], todo[rows])
-            if not step and alike.all():
-                return here  # as almost always, if there are few
-            found[todo[alike]] = here[alike]
-            others = np.flatnonzero(~alike & (here != _EMPTY))
+        places = self._first(hashes)
+        # Nearly all keys are where they are looked for first. So all are compared at once: to look at tags before would be one more pass.
+        found = _slots(self._held.take(places, mode="clip"))
+        elsewhere = ~equal(found, slice(None))
+        elsewhere |= found < 0
+        todo = np.flatnonzero(elsewhere)
+        here, places, step = found[todo], places[todo], 0
+        found[todo] = -1
+        while len(others := np.flatnonzero(here != _EMPTY)):
             step += 1
-            todo, hashes, places = todo[others], hashes[others], (places[others] + step) & self._mask
+            todo, places = todo[others], (places[others] + step) & self._mask
+            here = _slots(self._held[places])
+            hit = equal(here, todo)
+            hit &= here >= 0
+            found[todo[hit]] = here[hit]
+            here[hit] = _EMPTY  # as where nothing is: there is no need to look further
         return found
 
     def insert(self, hashes: Hashes, slots: Ints, equal: Equal) -> Ints:
@@ -170,5 +169,5 @@ def _tags(held: Hashes) -> Halves:
     return held.view(np.int32)[1::2]
 
 
-def _never(slots: Ints, rows: Ints) -> Bools:
+def _never(slots: Ints, rows: Rows) -> Bools:
     return np.zeros(len(slots), np.bool_)

@@ -168,8 +168,11 @@ def _big_integer(value: Any, scale: int) -> bytes:
 def groups_of(hashes: U64, max_parallelism: int) -> npt.NDArray[np.int32]:
     """The key group of each hash."""
     assert 1 <= max_parallelism <= MAX_PARALLELISM_MAX, f"max_parallelism {max_parallelism} is out of range"
+    signed = hashes.view(np.int64)
+    if max_parallelism & (max_parallelism - 1) == 0:  # its lowest bits, also below 0; to divide takes twenty times as long
+        return (signed & (max_parallelism - 1)).astype(np.int32)
     # numpy's % has the sign of the divisor, which is what pmod is.
-    return (hashes.view(np.int64) % max_parallelism).astype(np.int32)
+    return (signed % max_parallelism).astype(np.int32)
 
 
 def owner(groups: npt.NDArray[np.int32], parallelism: int, max_parallelism: int) -> npt.NDArray[np.int32]:

@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.state import keygroups
-from penstock.state.columns import Bools, Ints, grown, key_list
+from penstock.state.columns import Bools, Ints, Rows, grown, key_list
 from penstock.state.index import Equal, Index
 from penstock.state.near import Near
 from penstock.state.runfile import Groups, Hashes, order_of
 from penstock.state.spec import StateSpec
 from penstock.state.texts import column_for
+from penstock.state.twins import Twins
 
 __all__ = ["Asked", "Overlay"]
 
@@ -57,8 +57,8 @@ class Overlay:
     group: Groups
     dirty: Bools
     deleted: Bools
-    _row: npt.NDArray[np.int32]
-    """Room to write down rows by slot; holds nothing between calls."""
+    _graves: bool
+    """Whether any slot is deleted."""
 
     def __init__(self, spec: StateSpec) -> None:
         self._spec, self._schema = spec, spec.schema
@@ -72,6 +72,8 @@ class Overlay:
         """Slots from here on never held a key."""
         self._index = Index()
         self._near = Near()
+        self.twins = Twins()
+        self._graves = False
         self._free: list[Ints] = []
         self._held: Ints | None = None
         self._grow(_SLOTS_MIN)
@@ -112,27 +114,33 @@ class Overlay:
         """What says whether `slots[i]` holds key `rows[i]` of these."""
         given = [(column, column.given(array)) for column, array in zip(self.keys, keys.columns, strict=True)]
 
-        def equal(slots: Ints, rows: Ints) -> Bools:
+        def equal(slots: Ints, rows: Rows) -> Bools:
             return functools.reduce(np.logical_and, (column.equal(slots, each, rows) for column, each in given))
 
         return equal
 
-    def sharing(self, slots: Ints) -> Bools | None:
-        """Which of these slots stand there more than once; None if none does. -1 is one like others here."""
-        last = self.last(slots)
-        if last is None:
-            return None
-        self._row[slots] = 0
-        self._row[slots[~last]] = 1
-        shared: Bools = self._row[slots] == 1
-        return shared
+    def alive(self, slots: Ints) -> Bools:
+        """Which of these hold a key that is not deleted."""
+        alive = slots >= 0
+        if self._graves:
+            alive &= ~self.deleted[slots]
+        return alive
 
-    def last(self, slots: Ints) -> Bools | None:
-        """Which of these slots do not stand there again behind; None if none does."""
-        rows = np.arange(len(slots), dtype=np.int32)
-        self._row[slots] = rows  # of rows with the same slot the last stays
-        last: Bools = self._row[slots] == rows
-        return None if last.all() else last
+    def bury(self, slots: Ints) -> None:
+        """The keys of these slots are deleted, which the next freeze is to say."""
+        self.deleted[slots] = self.dirty[slots] = True
+        self._graves = True
+
+    def revive(self, slots: Ints) -> None:
+        """The keys of these slots are there, or there again, and what they hold is new."""
+        if self._graves:
+            self.deleted[slots] = False
+        self.dirty[slots] = True
+
+    def clean(self, dirty: Ints) -> None:
+        """The runs say the same as these slots, which are all that were dirty. Those of deleted keys were released."""
+        self.dirty[dirty] = False
+        self._graves = False
 
     def dirty_slots(self) -> Ints:
         """Those that are dirty, ascending."""
@@ -198,7 +206,6 @@ class Overlay:
             column.grow(capacity)
         self.hash, self.group = grown(self.hash, capacity), grown(self.group, capacity)
         self.dirty, self.deleted = grown(self.dirty, capacity), grown(self.deleted, capacity)
-        self._row = np.empty(capacity, np.int32)
 
     def _give_back(self, slots: Ints) -> None:
         """These slots may be used again."""

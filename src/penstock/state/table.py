@@ -31,7 +31,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from penstock.state import keygroups
+from penstock.state import inplace, keygroups
 from penstock.state.columns import Bools, Ints, batch_of, fixed_array, fixed_values
 from penstock.state.history import MERGE_BYTES_MAX, Frozen, History, reopen
 from penstock.state.overlay import Asked, Overlay
@@ -165,8 +165,7 @@ class KeyedTable:
         asked = self._ask(keys, hashes)
         self._load(asked)
         slots = asked.slots
-        found = slots >= 0
-        found &= ~self._overlay.deleted[slots]
+        found = self._overlay.alive(slots)
         if self._horizon != NEVER:
             found &= ~self._expired(slots)
         lost = None if found.all() else found
@@ -174,12 +173,18 @@ class KeyedTable:
         return found, batch_of(self._values_schema, arrays, len(slots))
 
     def repeats(self, keys: pa.RecordBatch) -> Bools | None:
-        """Which rows have a key that another has too; None if none has. Of rows whose keys are not there it may say so without need."""
+        """Which rows have a key that another has too; None if none has. Where many have, or of rows whose keys are not there, it may say so
+        without need."""
         asked = self._ask(keys, None)
         if asked.listed is not None:
             return None if len(set(asked.listed)) == len(asked.listed) else np.ones(keys.num_rows, np.bool_)
         self._load(asked)
-        return self._overlay.sharing(asked.slots)
+        twins = self._overlay.twins.of(asked.slots)
+        if twins is None:
+            return None
+        repeats = np.zeros(keys.num_rows, np.bool_)
+        repeats[twins.rows] = True
+        return repeats
 
     def put_many(self, keys: pa.RecordBatch, values: pa.RecordBatch, hashes: Hashes | None = None) -> None:
         """Set the values of keys; of a key that occurs twice the last row stays."""
@@ -188,8 +193,7 @@ class KeyedTable:
         overlay = self._overlay
         for column, array in zip(overlay.values, values.columns, strict=True):
             column.put(asked.slots, array)
-        overlay.deleted[asked.slots] = False
-        overlay.dirty[asked.slots] = True
+        overlay.revive(asked.slots)
 
     def change_many(self, keys: pa.RecordBatch, values: Sequence[pa.Array], how: Sequence[np.ufunc]) -> Changed | None:
         """Change values where they stand: each becomes `how` of itself and all that are given for its key, or of those alone where the
@@ -204,29 +208,28 @@ class KeyedTable:
             return None
         slots = asked.slots
         given = [fixed_values(array, column.dtype) for column, array in zip(overlay.values, values, strict=True)]
-        # What stands in slots of keys that are not there (-1 is one as others here) is arbitrary; at worst it looks too large.
-        for column, each, change in zip(overlay.values, given, how, strict=True):
-            if change is np.add and not _adds_up(column.values[slots], each):
-                return None
-        found = (slots >= 0) & ~overlay.deleted[slots]
-        all_found = bool(found.all())
-        if not all_found:
+        # What stands in slots of keys that are not there is arbitrary; at worst it looks too large.
+        old = [column.values.take(slots, mode="clip") for column in overlay.values]
+        if not all(inplace.adds_up(*each) for *each, change in zip(old, given, how, strict=True) if change is np.add):
+            return None
+        found = overlay.alive(slots)
+        new = not found.all()
+        if new:
             self._insert(asked, np.flatnonzero(slots < 0))
-            overlay.deleted[slots] = False
-        last = overlay.last(slots)
-        for column, each, change in zip(overlay.values, given, how):
-            if all_found:
-                change.at(column.values, slots, each)
-                continue
-            begins = ~found if last is None else ~found & last  # one row of each new key is what the others change
-            column.values[slots[begins]] = each[begins]
-            column.valid[slots[begins]] = True
-            change.at(column.values, slots[~begins], each[~begins])
-        overlay.dirty[slots] = True
-        rows = None if last is None else np.flatnonzero(last)
+        overlay.revive(slots)
+        twins = overlay.twins.of(slots)
+        changed = []
+        for column, before, each, change in zip(overlay.values, old, given, how):
+            if new:
+                column.valid[slots] = True
+            shared = None if twins is None else twins.rows
+            changed.append(
+                inplace.change(column.values, slots, before, each, change, found=found if new else None, shared=shared)
+            )
+        rows = None if twins is None else twins.last
         if rows is not None:
-            found, slots = found[rows], slots[rows]
-        return Changed(rows, found, [fixed_array(column.type, column.values[slots], None) for column in overlay.values])
+            found, changed = found[rows], [each[rows] for each in changed]
+        return Changed(rows, found, [fixed_array(column.type, each, None) for column, each in zip(overlay.values, changed)])
 
     def delete_many(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> None:
         """Remove keys; those that are not there are none the worse for it."""
@@ -238,7 +241,7 @@ class KeyedTable:
             else:
                 # Cheaper than to search whether a run has them: a tombstone says they are gone in any case.
                 self._insert(asked, np.flatnonzero(slots < 0))
-            self._overlay.deleted[slots] = self._overlay.dirty[slots] = True
+            self._overlay.bury(slots)
         else:  # nothing is older, so there is nothing a tombstone could hide
             self._release(np.unique(slots[slots >= 0]))
 
@@ -282,7 +285,7 @@ class KeyedTable:
                 for run in self._runs_of(dirty, keep_deleted=bool(self._history.runs)):
                     self._history.append(run)
             self._release(dirty[overlay.deleted[dirty]])
-            overlay.dirty[dirty] = False
+            overlay.clean(dirty)
         if self._horizon > self._cleared:
             # Those still there are clean: the runs have them, and `_load` will not bring them back.
             self._release(np.flatnonzero(self._expired(slice(overlay.used))))
@@ -399,13 +402,6 @@ class KeyedTable:
         if len(slots):
             self._overlay.release(slots)
             self._asked = None
-
-
-def _adds_up(old: Ints, given: Ints) -> bool:
-    """Whether no sum of one that is there and any of those given can leave 64 bits."""
-    if not len(given):
-        return True
-    return max(int(old.max()), -int(old.min())) + len(given) * max(int(given.max()), -int(given.min())) < 1 << 63
 
 
 def _merge(runs: Sequence[Run], *, groups: range, expiry: Expiry | None, oldest: bool) -> pa.RecordBatch:

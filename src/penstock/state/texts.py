@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.state.columns import Bools, BoxedColumn, Column, Given, Ints, slot_dtype, validity
+from penstock.state.columns import Bools, BoxedColumn, Column, Given, Ints, Rows, slot_dtype, validity
 
 __all__ = ["TextColumn", "column_for"]
 
@@ -81,15 +81,17 @@ class TextColumn(Column):
         words = np.frombuffer(views.buffers()[1] or b"", np.uint64).reshape(-1, 2)[views.offset : views.offset + len(views)]
         return Given(array, words if valid is None else np.where(valid[:, None], words, np.uint64(0)), valid)
 
-    def equal(self, slots: Ints, given: Given, rows: Ints) -> Bools:
+    def equal(self, slots: Ints, given: Given, rows: Rows) -> Bools:
         """Whether `slots[i]` holds row `rows[i]` of what was given; null equals null."""
-        mine, other = self.values.take(slots, axis=0), given.values.take(rows, axis=0)
+        mine, other = self.values.take(slots, axis=0), given.values[rows]
         same: Bools = mine[:, 0] == other[:, 0]
         long = np.flatnonzero(same & (_lengths(mine) > _INLINE))
         same &= mine[:, 1] == other[:, 1]
         if len(long):
             views = self._views(slots[long], self._valid(slots[long], None))
-            compared = pc.equal(views.cast(self.type), given.array.take(pa.array(rows[long])))
+            compared = pc.equal(
+                views.cast(self.type), given.array.take(pa.array(long if isinstance(rows, slice) else rows[long]))
+            )
             same[long] = compared.fill_null(False).to_numpy(zero_copy_only=False)
         return self._both_null_or(same, slots, given, rows)
 

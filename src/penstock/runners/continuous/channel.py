@@ -394,8 +394,12 @@ class Wires:
         return [*self._inbound, *self._outbound]
 
     def _tune(self, sock: socket.socket) -> None:
-        """Before connecting or listening: that is when window and segment sizes are agreed on. Accepted connections inherit."""
-        kernel_bytes = max(4096, self._bytes_max // 4)
+        """Before connecting or listening: that is when window and segment sizes are agreed on. Accepted connections inherit.
+
+        The kernel takes all that may be under way. Otherwise a message goes in pieces, and after each both ends wait until the other, busy
+        with rows, looks at its sockets again.
+        """
+        kernel_bytes = max(4096, self._bytes_max * UNDER_WAY)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kernel_bytes)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, kernel_bytes)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
