@@ -31,7 +31,7 @@ JOINED_ROWS = 1_024
 HELD_PER_TASK, HELD_MAX, HELD_ROWS_MIN = 4, 16, 8_192
 """Partial rows of so many reads, for each task that they are dealt to, are sent as one; if each of them had so many rows, which is under
 load only. What a message costs hardly depends on its rows, and more tasks get more messages of fewer rows."""
-TRIED_EVERY = 16
+TRIED_EVERY = 64
 """Where keys hardly repeat within a batch, one in so many is folded, to see whether they still do not."""
 WORTH, WORTH_IN_PLACE = 0.75, 0.6
 """Folding is worth it if it leaves no more of the rows than this; less where who merges them needs no folding (`change_many`)."""

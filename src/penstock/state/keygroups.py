@@ -46,7 +46,7 @@ MAX_PARALLELISM_MAX = 32_768
 """Groups fit int16, which lets numpy sort them by counting."""
 
 U64 = npt.NDArray[np.uint64]
-_SEED = 42
+_SEED = np.uint64(42)
 _LONG_DIGITS = 18
 """Decimals of up to this precision are hashed as their unscaled long, as Spark keeps them."""
 
@@ -108,7 +108,7 @@ def hash_keys(keys: pa.RecordBatch, seeds: U64 | None = None) -> U64:
     Args:
         seeds: The hashes of the columns before these, to go on from there.
     """
-    h: U64 = np.full(keys.num_rows, _SEED, np.uint64) if seeds is None else seeds
+    h: U64 = np.broadcast_to(_SEED, keys.num_rows) if seeds is None else seeds
     for column in keys.columns:
         hashed = _hash_column(column, h)
         valid = validity(column)
