@@ -12,8 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import numpy as np
-
 from penstock.errors import PlanError
 from penstock.localtime import DAY, Ints, LocalGrid
 
@@ -106,7 +104,7 @@ class Tumbling:
         """Start and end of the window of each time, in order."""
         if self.timezone is not None:
             return None, *LocalGrid(self.timezone, self.size, self.offset).bounds(times)
-        starts: Ints = times - np.mod(times - self.offset, self.size)
+        starts: Ints = (times - self.offset) // self.size * self.size + self.offset  # `%` would take numpy four times as long
         return None, starts, starts + self.size
 
     def start_of(self, times: Ints) -> Ints:

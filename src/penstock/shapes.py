@@ -58,7 +58,7 @@ class Sliding:
 
     def slice_of(self, times: Ints) -> Ints:
         """The start of the slice each time lies in."""
-        starts: Ints = times - np.mod(times - self.offset, self.slice)
+        starts: Ints = (times - self.offset) // self.slice * self.slice + self.offset
         return starts
 
     def slices_of(self, starts: Ints) -> Ints:
@@ -77,7 +77,7 @@ class Sliding:
     def windows_of(self, times: Ints) -> tuple[Ints, Ints]:
         """Row numbers and starts of all windows the times lie in: by row, then by time."""
         count = -(-self.size // self.every)
-        last: Ints = times - np.mod(times - self.offset, self.every)
+        last: Ints = (times - self.offset) // self.every * self.every + self.offset
         starts = last[:, None] - self.every * np.arange(count - 1, -1, -1)
         rows, columns = np.nonzero(starts > (times - self.size)[:, None])
         return rows, starts[rows, columns]

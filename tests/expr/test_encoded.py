@@ -83,3 +83,29 @@ def test_rows_are_grouped_by_what_their_numbers_stand_for(values: list[str | Non
     found = list(zip(rows.column("k").to_pylist(), zip(rows.column("n.n").to_pylist(), rows.column("t.sum").to_pylist())))
     assert dict(found) == wanted
     assert len(found) == len(wanted)
+
+
+CONDITIONS: list[Any] = [col("w") == "a", col("w") != "b", col("w").is_null(), number(col("w")) > 3, col("w") == col("v")]
+
+
+@pytest.mark.parametrize("condition", CONDITIONS, ids=str)
+@given(words, st.lists(st.sampled_from(["a", "b", "12", "", "é", "unused"]), max_size=12))
+def test_rows_for_which_a_condition_is_true_are_those_of_its_values(
+    condition: Any, texts: list[str | None], pool: list[str]
+) -> None:
+    values = pool + [text for text in texts if text is not None]
+    numbers = pa.array([None if text is None else values.index(text) for text in texts], pa.int32())
+    encoded = pa.DictionaryArray.from_arrays(numbers, pa.array(values, pa.string()))
+    batch = pa.record_batch({"w": encoded, "v": pa.array(["a"] * len(texts), pa.string())})
+    found, plain = Evaluator(condition).true_rows(batch), Evaluator(condition)(batch)
+    if found is not None:
+        assert plain.errors is None
+        assert found.tolist() == [row for row, value in enumerate(plain.values.to_pylist()) if value]
+
+
+def test_rows_of_a_condition_on_another_kind_of_column_are_not_had_without_its_values() -> None:
+    batch = pa.record_batch({"w": pa.array(["a", "b", "a"], pa.string())})
+    assert Evaluator(col("w") == "a").true_rows(batch) is None
+    found = Evaluator(col("w") == "a").true_rows(pa.record_batch({"w": batch.column(0).dictionary_encode()}))
+    assert found is not None
+    assert found.tolist() == [0, 2]

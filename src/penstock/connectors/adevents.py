@@ -72,13 +72,16 @@ def ad_events(
         number, shift = _DRAWS[column]
         if number not in hashes:
             hashes[number] = _mix(index, seed * 4 + number)
-        half = (hashes[number] >> np.uint64(shift)) & np.uint64(0xFFFFFFFF)
-        return ((half * np.uint64(below)) >> np.uint64(32)).view(np.int64)
+        half = hashes[number] >> np.uint64(shift) if shift else hashes[number] & np.uint64(0xFFFFFFFF)
+        half *= np.uint64(below)
+        half >>= np.uint64(32)
+        return half.view(np.int64)
 
     made: dict[str, pa.Array] = {}
     for column in AD_EVENT.names if columns is None else columns:
         if column == "at":
-            at = START_US + index * 1_000 // rows_per_ms
+            at = index * 1_000 // rows_per_ms
+            at += START_US
             if disorder_ms:
                 at -= draw("at", disorder_ms * 1_000 + 1)
             made[column] = pa.array(at).view(pa.timestamp("us", "UTC"))
@@ -130,7 +133,7 @@ def _uuid(kind: str, number: int) -> str:
 def _mix(index: Index, seed: int) -> Bits:
     """splitmix64 of each number: 64 bits that look independent."""
     with np.errstate(over="ignore"):
-        bits = index.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        bits = index.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         bits += np.uint64((seed * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF)
         bits ^= bits >> np.uint64(30)
         bits *= np.uint64(0xBF58476D1CE4E5B9)

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.expr.rowwise import Evaluated
 
-__all__ = ["numbers_of", "once_per_value"]
+__all__ = ["numbers_of", "once_per_value", "true_rows"]
 
 
 def once_per_value(array: pa.DictionaryArray, evaluate: Callable[[pa.Array], Evaluated]) -> Evaluated | None:
@@ -37,6 +38,18 @@ def once_per_value(array: pa.DictionaryArray, evaluate: Callable[[pa.Array], Eva
     if pa.types.is_string(made.type) or pa.types.is_binary(made.type):
         return Evaluated(pa.DictionaryArray.from_arrays(numbers, made, safe=False))
     return Evaluated(made.take(numbers))
+
+
+def true_rows(array: pa.DictionaryArray, evaluate: Callable[[pa.Array], Evaluated]) -> npt.NDArray[np.int64] | None:
+    """The rows for which a condition is true, without a value for each. None if that would not pay, or there are errors to tell of."""
+    values, numbers = array.dictionary, array.indices
+    if numbers.null_count or len(values) > len(numbers):
+        return None
+    found = evaluate(values)
+    if found.errors is not None:
+        return None
+    true = np.asarray(found.values.fill_null(False))
+    return np.flatnonzero(true.take(numbers.to_numpy(), mode="clip"))
 
 
 def numbers_of(array: pa.DictionaryArray) -> tuple[pa.Array, pa.Array] | None:

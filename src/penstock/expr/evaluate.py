@@ -16,12 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import PlanError
 from penstock.expr.casts import cast
-from penstock.expr.encoded import once_per_value
+from penstock.expr.encoded import once_per_value, true_rows
 from penstock.expr.kernels import KERNELS, broadcast
 from penstock.expr.nodes import Column, Node, columns_of
 from penstock.expr.promote import Typed
@@ -61,15 +63,27 @@ class Evaluator:
 
     def __call__(self, batch: pa.RecordBatch) -> Evaluated:
         """The value for each row."""
-        if self._run is None or not batch.schema.equals(self._schema):
-            self._schema, self._run = batch.schema, compile(self._expr, batch.schema)
-            self._encoded = _of_values(self._expr, batch.schema)
+        run = self._compile(batch.schema)
         if self._encoded is not None:
             name, of_values = self._encoded
             found = once_per_value(batch.column(name), of_values)
             if found is not None:
                 return found
-        return self._run(batch)
+        return run(batch)
+
+    def _compile(self, schema: pa.Schema) -> Compiled:
+        if self._run is None or not schema.equals(self._schema):
+            self._schema, self._run = schema, compile(self._expr, schema)
+            self._encoded = _of_values(self._expr, schema)
+        return self._run
+
+    def true_rows(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64] | None:
+        """Of a condition, the rows for which it is true, where they can be had without its value for every row; otherwise None."""
+        self._compile(batch.schema)
+        if self._encoded is None:
+            return None
+        name, of_values = self._encoded
+        return true_rows(batch.column(name), of_values)
 
 
 def _of_values(expr: Any, schema: pa.Schema) -> tuple[str, Callable[[pa.Array], Evaluated]] | None:

@@ -64,6 +64,13 @@ class Filter(Operator):
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Evaluate and filter."""
+        # What only the condition reads is not worth copying. One column stays in any case, to count rows by.
+        passed = [name for name in batch.schema.names if name in self._columns or name.startswith("__")]
+        kept = batch.select(passed or batch.schema.names[:1])
+        rows = None if self._deletes else self._condition.true_rows(batch)
+        if rows is not None:
+            yield MAIN, kept.take(pa.array(rows))
+            return
         result = self._condition(batch)
         bad = failing([result], batch.num_rows, batch if self._deletes else None)
         if bad is not None:
@@ -72,10 +79,7 @@ class Filter(Operator):
         if self._deletes:
             yield MAIN, with_deletes(batch, np.asarray(pc.fill_null(result.values, False)), bad)
         else:
-            # What only the condition reads is not worth copying. One column stays in any case, to count rows by.
-            passed = [name for name in batch.schema.names if name in self._columns or name.startswith("__")]
-            passed = passed or batch.schema.names[:1]
-            yield MAIN, batch.select(passed).filter(result.values, null_selection_behavior="drop")
+            yield MAIN, kept.filter(result.values, null_selection_behavior="drop")
 
 
 class Union(Operator):
