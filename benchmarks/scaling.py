@@ -3,7 +3,8 @@
     python -m benchmarks.run --case scaling
 
 1. **parallelism**: ad counts of generated events in one task and in two, beside Flink; also with a Python function per event, where next to
-   nothing but the function takes time. Two should be twice as fast.
+   nothing but the function takes time. Two should be twice as fast, or as fast as two processes that know nothing of each other: cores
+   share a cache and the way to memory.
 2. **keys**: a count per key, as many rows, or a few of each key, over a thousand to ten million. Rows should cost the same; where a batch
    has a key many times, they are counted in front of the exchange and cost less, and the updates per row tell.
 3. **functions**: a Python function per row that counts in its keyed state. It is called for every row whatever the number of keys, so here
@@ -20,8 +21,10 @@ A curve is a list of points; each has a name, what it cost, and figures. Every p
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,10 +33,11 @@ import numpy as np
 
 import penstock as pen
 from benchmarks import flinkpeer, statefunctions, statejobs, systems, workload
-from benchmarks.measure import Run
+from benchmarks.measure import Run, difference
 from benchmarks.scattered import Scattered
 from benchmarks.state import FILL_KEYS, Stored, summary, wrong_total
 from benchmarks.workload import Input
+from penstock import sinks
 from penstock.checkpoints.storage import open_store
 from penstock.connectors.connector import Sink, Source
 from penstock.runners.runner import Runner
@@ -47,6 +51,7 @@ ROUNDS_MIN = 4  # over all keys, of which the first finds them new
 FEW_KEYS = 100_000
 MANY_KEYS = 1_000_000  # from here on a process has more for its keys than for its batches
 CHANGED, SNAPSHOTS = 10_000, 50
+ALONE_S = 120
 
 Point = dict[str, Any]
 MakeRunner = Callable[[int], Runner]
@@ -118,14 +123,51 @@ def flink(rows: int, runs: int) -> dict[int, list[Run]]:
     return {tasks: run(runs=runs, parallelism=tasks) for tasks in TASKS_COMPARED}
 
 
+def strangers(rows: int, runs: int) -> dict[int, list[Run]]:
+    """One process, and two that know nothing of each other: what the machine has for a second one. Each counts all rows, by itself."""
+    found: dict[int, list[Run]] = {count: [] for count in TASKS_COMPARED}
+    for _ in range(runs):
+        for count, each in found.items():
+            each.append(together(count, rows))
+    return found
+
+
+def together(count: int, rows: int) -> Run:
+    """So many processes that begin at the same moment, when all have warmed up."""
+    context = multiprocessing.get_context("spawn")
+    answers, barrier = context.Queue(), context.Barrier(count)
+    members = [context.Process(target=alone, args=(rows, barrier, answers)) for _ in range(count)]
+    for member in members:
+        member.start()
+    said = [answers.get(timeout=ALONE_S) for _ in members]
+    for member in members:
+        member.join()
+    seconds = max(end for _, end, _ in said) - min(begin for begin, _, _ in said)
+    note = "; ".join(sorted({note for _, _, note in said if note}))
+    return Run(count * rows, [(seconds, count * rows)], not note, note)
+
+
+def alone(rows: int, barrier: Any, answers: Any) -> None:
+    """In such a process: when it began, when it ended, and what was wrong with its counts."""
+    for count in (rows // 4, rows):
+        sinks.memory(workload.SINK).clear()
+        if count == rows:
+            barrier.wait(ALONE_S)
+        begin = time.time()
+        workload.ad_counts(workload.generated(count)).run(pen.Local())
+        end = time.time()
+    answers.put((begin, end, difference(workload.committed(), workload.expected(rows))))
+
+
 SYSTEMS: dict[str, tuple[Callable[[int, int], dict[int, list[Run]]], int]] = {
-    "Penstock Continuous": (functools.partial(penstock, continuous, workload.ad_counts), 240_000_000),
+    "Penstock Continuous": (functools.partial(penstock, continuous, workload.ad_counts), 320_000_000),
     "Penstock Continuous, a Python function per event": (
         functools.partial(penstock, continuous, workload.ad_counts_by_function),
         16_000_000,
     ),
-    "Penstock MicroBatch": (functools.partial(penstock, microbatch, workload.ad_counts), 240_000_000),
+    "Penstock MicroBatch": (functools.partial(penstock, microbatch, workload.ad_counts), 360_000_000),
     "Flink": (flink, 32_000_000),
+    "Penstock Local, tasks that know nothing of each other": (strangers, 100_000_000),
 }
 """What runs each, and how many rows take some seconds."""
 

@@ -17,8 +17,8 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 import penstock as pen
-from benchmarks import sampler, workload
+from benchmarks import processes, sampler, workload
 from benchmarks.measure import Run
 from benchmarks.state import BATCH, MEMORY_MAX, memory_now
 from benchmarks.systems import PARALLELISM, run_penstock, session
@@ -284,9 +284,8 @@ def snapshots(
     if seconds is not None:
         rounds = max(2, round(warm_up.rate * seconds / keys))
     found: dict[str, list[Counted]] = {"with": [], "without": []}
-    for _ in range(runs):
-        for name, each in (("with", often), ("without", never)):
-            found[name].append(count(Keys(keys, rounds), each, pipeline=pipeline))
+    for name in in_turn(found, runs):
+        found[name].append(count(Keys(keys, rounds), often if name == "with" else never, pipeline=pipeline))
     cpu = {name: statistics.median(each.cpu_ns for each in counted) for name, counted in found.items()}
     pauses = [pause for each in found["with"] for pause in each.pauses_ms]
     gap_ms = {name: max(each.gap_ms for each in counted) for name, counted in found.items()}
@@ -294,11 +293,11 @@ def snapshots(
         {"what; keys, rounds over them": f"{what}; {keys:,}, {rounds}"},
         "updates",
         {name: [each.rate for each in counted] for name, counted in found.items()},
+        cpu,
         min(each.commits for each in found["with"]),
         [each.note for counted in found.values() for each in counted],
     )
     compared["figures"] |= {
-        "processor time for an update, without and with": f"{cpu['without']:.0f} ns, {cpu['with']:.0f} ns",
         "calls of `freeze` and `stored`: p99, most": f"{np.percentile(pauses, 99):.1f} ms, {max(pauses):.1f} ms",
         "longest time without an update": f"{gap_ms['with']:.0f} ms with, {gap_ms['without']:.0f} without",
     }
@@ -312,28 +311,43 @@ def ad_counts(
     """The same comparison for views per campaign and window, of generated events."""
 
     def run(every: str, rows: int) -> Run:
-        return run_penstock(runner(every), workload.ad_counts(workload.generated(rows)), rows)
+        with processes.watched(os.getpid()) as used:
+            found = run_penstock(runner(every), workload.ad_counts(workload.generated(rows)), rows)
+        return replace(found, cpu_s=used.cpu_s)
 
     warm_up = run("1s", rows)
     if seconds is not None:
         rows = int(warm_up.steady * seconds)
     found: dict[str, list[Run]] = {"with": [], "without": []}
-    for _ in range(runs):
-        for name, every in (("with", "1s"), ("without", "1h")):
-            found[name].append(run(every, rows))
+    for name in in_turn(found, runs):
+        found[name].append(run("1s" if name == "with" else "1h", rows))
     return comparison(
         {"what; rows": f"ad counts; {rows:,}"},
         "events",
         {name: [each.whole for each in measured] for name, measured in found.items()},
+        {name: statistics.median(each.cpu_s for each in measured) / rows * 1e9 for name, measured in found.items()},
         min(len(each.commits) for each in found["with"]),
         [each.note for measured in found.values() for each in measured],
     )
 
 
+def in_turn(names: Iterable[str], runs: int) -> Iterator[str]:
+    """Each name so many times: a b, b a, a b. Whether the machine becomes slower or faster meanwhile, neither gains by it."""
+    order = list(names)
+    for _ in range(runs):
+        yield from order
+        order.reverse()
+
+
 def comparison(
-    about: Mapping[str, str], unit: str, rates: Mapping[str, Sequence[float]], commits: int, notes: Sequence[str]
+    about: Mapping[str, str],
+    unit: str,
+    rates: Mapping[str, Sequence[float]],
+    cpu_ns: Mapping[str, float],
+    commits: int,
+    notes: Sequence[str],
 ) -> dict[str, Any]:
-    """What is left of the rate with snapshots; `rates` of all runs "with" them and "without"."""
+    """What is left of the rate with snapshots; `rates` of all runs "with" them and "without", and processor time per row."""
     rate = {name: statistics.median(each) for name, each in rates.items()}
     note = "; ".join(sorted({each for each in notes if each}))
     figures = {
@@ -341,6 +355,9 @@ def comparison(
         f"{unit} per second without snapshots": f"{rate['without'] / 1e6:.2f}M",
         f"{unit} per second with snapshots every second": f"{rate['with'] / 1e6:.2f}M",
         "what is left": f"{rate['with'] / rate['without']:.0%}",
+        "processor time for one, without and with; what is left by that": (
+            f"{cpu_ns['without']:,.1f} ns, {cpu_ns['with']:,.1f} ns; {cpu_ns['without'] / cpu_ns['with']:.0%}"
+        ),
         "snapshots in a run": str(commits),
     }
     return {"rates": {}, "rate": rate, "figures": figures, "verified": not note, "note": note}

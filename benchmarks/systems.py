@@ -25,6 +25,8 @@ PARALLELISM = 2
 SNAPSHOT_EVERY = "200ms"
 BATCHES = peer.BATCHES
 USUAL_JAVA = "-XX:+UseG1GC"
+LOOK_S = 0.01
+"""How often a run is looked at. To look five times as often takes a tenth of a core from those who are measured."""
 CONF = {
     "spark.driver.memory": "4g",
     "spark.sql.shuffle.partitions": str(PARALLELISM),
@@ -109,7 +111,7 @@ def run_penstock(runner: pen.Runner, pipeline: pen.Pipeline, rows: int) -> Run:
     seen = None
     while not job.done:
         seen = look(job, watch, seen)
-        time.sleep(0.002)
+        time.sleep(LOOK_S)
     job.wait()
     look(job, watch, seen)
     problem = difference(workload.committed(), workload.expected(rows))

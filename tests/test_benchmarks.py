@@ -158,9 +158,12 @@ def test_a_run_with_snapshots_is_as_long_as_they_need() -> None:
 def test_what_snapshots_cost_ad_counts_is_told_in_the_words_of_the_other_cases() -> None:
     compared = statejobs.ad_counts(20_000, 1, lambda every: local())
     assert compared["verified"], compared["note"]
-    assert list(compared["figures"])[-2:] == ["what is left", "snapshots in a run"]
-    wrong = statejobs.comparison({}, "rows", {"with": [3e6, 9e6, 6e6], "without": [8e6]}, 1, ["", "one is missing"])
+    by_clock, by_cpu, *_, last = list(compared["figures"])[-3:]
+    assert (by_clock, last) == ("what is left", "snapshots in a run")
+    cpu_ns = {"with": 50.0, "without": 49.0}
+    wrong = statejobs.comparison({}, "rows", {"with": [3e6, 9e6, 6e6], "without": [8e6]}, cpu_ns, 1, ["", "one is missing"])
     assert wrong["figures"]["what is left"] == "75%"
+    assert wrong["figures"][by_cpu] == "49.0 ns, 50.0 ns; 98%"
     assert wrong["note"] == "one is missing"
     assert not wrong["verified"]
 
@@ -192,6 +195,17 @@ def test_scattered_keys_come_once_in_each_round_and_go_on_where_they_were_read_u
             found.update(chunk.batch.column("key").to_pylist())
             position, ended = chunk.position, chunk.ended
     assert found == dict.fromkeys(range(1_000), 3)
+
+
+def test_what_is_compared_takes_turns_that_favour_none() -> None:
+    assert list(statejobs.in_turn(("a", "b"), 3)) == ["a", "b", "b", "a", "a", "b"]
+
+
+def test_tasks_that_know_nothing_of_each_other_count_everything_each() -> None:
+    run = scaling.together(2, 20_000)
+    assert run.verified, run.note
+    assert run.rows == 40_000
+    assert run.steady == run.whole
 
 
 def test_a_key_that_was_counted_too_often_or_not_often_enough_is_noticed() -> None:
