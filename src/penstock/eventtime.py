@@ -75,6 +75,7 @@ class Tumbling:
 
     With a time zone they follow its wall clock (`localtime.py` says how): a day is 23, 24 or 25 hours long.
 
+    >>> import numpy as np
     >>> Tumbling(10).start_of(np.array([-1, 0, 9, 10]))
     array([-10,   0,   0,  10])
     """
