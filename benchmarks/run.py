@@ -76,7 +76,7 @@ class Sizes:
 
 
 FULL = Sizes(
-    generated_rows=180_000_000,
+    generated_rows=200_000_000,
     rows_per_file=800_000,
     python_rows_per_file=400_000,
     runs=3,

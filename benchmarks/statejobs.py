@@ -46,6 +46,7 @@ from penstock.state.table import KeyedTable
 
 SCHEMA = pa.schema([pa.field("key", pa.int64(), nullable=False)])
 SPLITS = 2
+SECOND_US = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -126,15 +127,18 @@ class TallyWriter(Writer):
         self.before = self.rows = self.total = self.done = self.most = 0
         self.first_at = self.last_at = 0  # microseconds, as everything here that is written down
         self.gap = self.cpu = 0
+        self.second_at = self.second_rows = 0
+        self.seconds: list[int] = []  # rows per second, of one after the other
 
     def write(self, batch: pa.RecordBatch) -> None:
         now = time.time_ns() // 1000
         counts = batch.column("n").to_numpy()
         if not self.first_at and counts.min(initial=self.rounds) > self.filled:
-            self.first_at = self.last_at = now
+            self.first_at = self.last_at = self.second_at = now
             self.cpu = time.process_time_ns() // 1000
         if self.first_at:
             self.gap, self.last_at = max(self.gap, now - self.last_at), now
+            self._count_seconds(now, len(counts))
         else:
             self.before += len(counts)
         self.rows += len(counts)
@@ -142,12 +146,19 @@ class TallyWriter(Writer):
         self.done += int((counts == self.rounds).sum())
         self.most = max(self.most, int(counts.max(initial=0)))
 
+    def _count_seconds(self, now: int, rows: int) -> None:
+        if now - self.second_at >= SECOND_US:
+            self.seconds.append(self.second_rows * SECOND_US // (now - self.second_at))
+            self.second_at, self.second_rows = now, 0
+        self.second_rows += rows
+
     def prepare(self, epoch: int) -> list[Json]:
         times = {"first_at": self.first_at, "last_at": self.last_at, "gap": self.gap}
         times |= {"cpu": time.process_time_ns() // 1000 - self.cpu, "process": os.getpid()}
         counts = {"rows": self.rows, "before": self.before, "total": self.total, "done": self.done, "most": self.most}
-        said = {**counts, "memory": memory_now(), "pauses": list(PAUSES), **times}
+        said = {**counts, "memory": memory_now(), "pauses": list(PAUSES), "seconds": self.seconds, **times}
         self.before = self.rows = self.total = self.done = self.most = self.gap = 0
+        self.seconds = []
         PAUSES.clear()
         return [said]
 
@@ -205,6 +216,7 @@ class Counted:
     memory: int
     pauses_ms: list[float]
     gap_ms: float
+    seconds_seen: list[int]  # rows of one task in each whole second, all tasks one after the other
 
     @property
     def rate(self) -> float:
@@ -242,6 +254,7 @@ def count(
         max(each["memory"] for each in said),
         [pause / 1e3 for each in said for pause in each["pauses"]],
         max(each["gap"] for each in said) / 1e3,
+        [rows for each in said for rows in each["seconds"]],
     )
 
 
@@ -277,8 +290,8 @@ def snapshots(
     what: str = "a pipeline",
     seconds: float | None = None,
 ) -> dict[str, Any]:
-    """The same rows with snapshots every second and without any before the end, in turn. `seconds`: how long that should take; `rounds`
-    are then those of the warm-up, which tells how many it takes."""
+    """The same rows with snapshots every second and without any before the end, in turn: the median second of each. `seconds`: how long a
+    run should take; `rounds` are then those of the warm-up, which tells how many it takes."""
     often, never = runner("1s"), runner("1h")
     warm_up = count(Keys(keys, rounds), often, pipeline=pipeline)
     if seconds is not None:
@@ -292,7 +305,7 @@ def snapshots(
     compared = comparison(
         {"what; keys, rounds over them": f"{what}; {keys:,}, {rounds}"},
         "updates",
-        {name: [each.rate for each in counted] for name, counted in found.items()},
+        {name: rates_of(counted) for name, counted in found.items()},
         cpu,
         min(each.commits for each in found["with"]),
         [each.note for counted in found.values() for each in counted],
@@ -303,6 +316,13 @@ def snapshots(
     }
     rates = {f"{what}, {keys:,} keys, snapshots every second": round(compared["rate"]["with"])}
     return {**compared, "rates": rates, "cpu_ns": cpu}
+
+
+def rates_of(runs: Sequence[Counted]) -> list[float]:
+    """Rows per second of each second of each run, from a task's to all tasks'. A snapshot is in each of them, if there are any. What else
+    happens on the machine is in some: the median of many seconds says more than that of three runs. Of short ones, what the runs say."""
+    seconds = [float(PARALLELISM * rows) for each in runs for rows in each.seconds_seen]
+    return seconds or [each.rate for each in runs]
 
 
 def ad_counts(

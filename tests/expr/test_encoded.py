@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.expr import Accumulators, Evaluator, coalesce, col, count, lit, udf, when
+from penstock.expr import Accumulators, Evaluated, Evaluator, coalesce, col, count, lit, udf, when
 
 CALLS: list[str] = []
 
@@ -97,15 +97,30 @@ def test_rows_for_which_a_condition_is_true_are_those_of_its_values(
     numbers = pa.array([None if text is None else values.index(text) for text in texts], pa.int32())
     encoded = pa.DictionaryArray.from_arrays(numbers, pa.array(values, pa.string()))
     batch = pa.record_batch({"w": encoded, "v": pa.array(["a"] * len(texts), pa.string())})
-    found, plain = Evaluator(condition).true_rows(batch), Evaluator(condition)(batch)
-    if found is not None:
+    found, plain = Evaluator(condition).where_true(batch), Evaluator(condition)(batch)
+    if isinstance(found, Evaluated):
+        assert found.values.to_pylist() == plain.values.to_pylist()
+    else:
         assert plain.errors is None
         assert found.tolist() == [row for row, value in enumerate(plain.values.to_pylist()) if value]
 
 
-def test_rows_of_a_condition_on_another_kind_of_column_are_not_had_without_its_values() -> None:
-    batch = pa.record_batch({"w": pa.array(["a", "b", "a"], pa.string())})
-    assert Evaluator(col("w") == "a").true_rows(batch) is None
-    found = Evaluator(col("w") == "a").true_rows(pa.record_batch({"w": batch.column(0).dictionary_encode()}))
-    assert found is not None
+def test_rows_are_had_of_a_dictionary_only_and_its_values_are_looked_at_once() -> None:
+    plain = pa.record_batch({"w": pa.array(["a", "b", "a"], pa.string())})
+    encoded = pa.record_batch({"w": plain.column(0).dictionary_encode()})
+    condition = Evaluator(shouted(col("w")) == "A")
+    assert isinstance(condition.where_true(plain), Evaluated)
+    CALLS.clear()
+    found = condition.where_true(encoded)
+    assert not isinstance(found, Evaluated)
     assert found.tolist() == [0, 2]
+    assert sorted(CALLS) == ["a", "b"]
+
+
+def test_a_condition_that_fails_for_a_value_is_not_evaluated_again() -> None:
+    batch = pa.record_batch({"w": pa.array(["7", "x", "7"], pa.string()).dictionary_encode()})
+    CALLS.clear()
+    found = Evaluator(number(shouted(col("w"))) > 3).where_true(batch)
+    assert isinstance(found, Evaluated)
+    assert found.errors.to_pylist() == [False, True, False]
+    assert sorted(CALLS) == ["7", "x"]

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.expr import Accumulators, count
-from penstock.operators.aggregate import TRIED_EVERY, PartialAggregate
+from penstock.operators.aggregate import HELD_ROWS_MIN, TRIED_EVERY, TRIED_EVERY_LARGE, PartialAggregate
 from penstock.operators.operator import Errors
 
 ROWS = pa.schema({"k": pa.int64()})
@@ -30,4 +30,10 @@ def test_rows_whose_keys_differ_are_sent_as_they_are_until_a_batch_is_tried_agai
     assert sorted(sent(partial, [1, 2, 3])) == [(1, 1), (2, 1), (3, 1)]  # folded, to no avail
     assert all(sent(partial, [1, 1]) == [(1, 1), (1, 1)] for _ in range(TRIED_EVERY - 1))
     assert sent(partial, [1, 1]) == [(1, 2)]
+    assert sent(partial, [1, 1]) == [(1, 2)]
+
+
+def test_large_batches_whose_keys_differ_are_tried_less_often(partial: PartialAggregate) -> None:
+    assert len(sent(partial, list(range(HELD_ROWS_MIN)))) == HELD_ROWS_MIN
+    assert all(sent(partial, [1, 1]) == [(1, 1), (1, 1)] for _ in range(TRIED_EVERY_LARGE - 1))
     assert sent(partial, [1, 1]) == [(1, 2)]

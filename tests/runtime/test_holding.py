@@ -22,7 +22,8 @@ S = 1_000_000
 @pytest.fixture(autouse=True)
 def any_read_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aggregate, "HELD_ROWS_MIN", 1)
-    monkeypatch.setattr(aggregate, "TRIED_EVERY", 1)  # folding one row saves nothing
+    for every in ("TRIED_EVERY", "TRIED_EVERY_LARGE"):
+        monkeypatch.setattr(aggregate, every, 1)  # folding one row saves nothing
 
 
 def counting(out: Collect, *, windows: bool = True) -> PhysicalPlan:

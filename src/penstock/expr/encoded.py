@@ -19,18 +19,20 @@ import pyarrow as pa
 
 from penstock.expr.rowwise import Evaluated
 
-__all__ = ["numbers_of", "once_per_value", "true_rows"]
+__all__ = ["numbers_of", "once_per_value", "per_row", "true_rows"]
 
 
 def once_per_value(array: pa.DictionaryArray, evaluate: Callable[[pa.Array], Evaluated]) -> Evaluated | None:
-    """What `evaluate` makes of each row, from what it makes of each value. None if that would not pay."""
+    """What `evaluate` makes of each value. None if that would not pay."""
     values, numbers = array.dictionary, array.indices
-    if numbers.null_count or len(values) > len(numbers):
-        return None
-    found = evaluate(values)
+    return None if numbers.null_count or len(values) > len(numbers) else evaluate(values)
+
+
+def per_row(array: pa.DictionaryArray, found: Evaluated) -> Evaluated:
+    """What was made of each value, for each row."""
+    numbers, made = array.indices, found.values
     if found.errors is not None:  # of a value that no row has, they are nobody's
-        return Evaluated(found.values.take(numbers), found.errors.take(numbers), found.reason)
-    made = found.values
+        return Evaluated(made.take(numbers), found.errors.take(numbers), found.reason)
     if made.null_count:
         return Evaluated(made.take(numbers))
     if pa.types.is_boolean(made.type):  # which numpy takes several times faster
@@ -40,16 +42,10 @@ def once_per_value(array: pa.DictionaryArray, evaluate: Callable[[pa.Array], Eva
     return Evaluated(made.take(numbers))
 
 
-def true_rows(array: pa.DictionaryArray, evaluate: Callable[[pa.Array], Evaluated]) -> npt.NDArray[np.int64] | None:
-    """The rows for which a condition is true, without a value for each. None if that would not pay, or there are errors to tell of."""
-    values, numbers = array.dictionary, array.indices
-    if numbers.null_count or len(values) > len(numbers):
-        return None
-    found = evaluate(values)
-    if found.errors is not None:
-        return None
+def true_rows(array: pa.DictionaryArray, found: Evaluated) -> npt.NDArray[np.int64]:
+    """The rows whose value was found to be true, without a value for each row."""
     true = np.asarray(found.values.fill_null(False))
-    return np.flatnonzero(true.take(numbers.to_numpy(), mode="clip"))
+    return np.flatnonzero(true.take(array.indices.to_numpy(), mode="clip"))
 
 
 def numbers_of(array: pa.DictionaryArray) -> tuple[pa.Array, pa.Array] | None:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import PlanError
 from penstock.expr.casts import cast
-from penstock.expr.encoded import once_per_value, true_rows
+from penstock.expr.encoded import once_per_value, per_row, true_rows
 from penstock.expr.kernels import KERNELS, broadcast
 from penstock.expr.nodes import Column, Node, columns_of
 from penstock.expr.promote import Typed
@@ -64,26 +64,29 @@ class Evaluator:
     def __call__(self, batch: pa.RecordBatch) -> Evaluated:
         """The value for each row."""
         run = self._compile(batch.schema)
-        if self._encoded is not None:
-            name, of_values = self._encoded
-            found = once_per_value(batch.column(name), of_values)
-            if found is not None:
-                return found
-        return run(batch)
+        column, found = self._once_per_value(batch)
+        return run(batch) if found is None else per_row(column, found)
+
+    def where_true(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64] | Evaluated:
+        """Of a condition: the rows for which it is true, where they can be had without its value for each; otherwise those values."""
+        run = self._compile(batch.schema)
+        column, found = self._once_per_value(batch)
+        if found is None:
+            return run(batch)
+        return true_rows(column, found) if found.errors is None else per_row(column, found)
+
+    def _once_per_value(self, batch: pa.RecordBatch) -> tuple[pa.Array, Evaluated | None]:
+        if self._encoded is None:
+            return None, None
+        name, of_values = self._encoded
+        column = batch.column(name)
+        return column, once_per_value(column, of_values)
 
     def _compile(self, schema: pa.Schema) -> Compiled:
         if self._run is None or not schema.equals(self._schema):
             self._schema, self._run = schema, compile(self._expr, schema)
             self._encoded = _of_values(self._expr, schema)
         return self._run
-
-    def true_rows(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64] | None:
-        """Of a condition, the rows for which it is true, where they can be had without its value for every row; otherwise None."""
-        self._compile(batch.schema)
-        if self._encoded is None:
-            return None
-        name, of_values = self._encoded
-        return true_rows(batch.column(name), of_values)
 
 
 def _of_values(expr: Any, schema: pa.Schema) -> tuple[str, Callable[[pa.Array], Evaluated]] | None:

@@ -31,8 +31,9 @@ JOINED_ROWS = 1_024
 HELD_PER_TASK, HELD_MAX, HELD_ROWS_MIN = 4, 16, 8_192
 """Partial rows of so many reads, for each task that they are dealt to, are sent as one; if each of them had so many rows, which is under
 load only. What a message costs hardly depends on its rows, and more tasks get more messages of fewer rows."""
-TRIED_EVERY = 64
-"""Where keys hardly repeat within a batch, one in so many is folded, to see whether they still do not."""
+TRIED_EVERY, TRIED_EVERY_LARGE = 16, 64
+"""Where keys hardly repeat within a batch, one in so many is folded, to see whether they still do not; of large ones fewer. What few rows
+say is no reason to let many large batches go unfolded."""
 WORTH, WORTH_IN_PLACE = 0.75, 0.6
 """Folding is worth it if it leaves no more of the rows than this; less where who merges them needs no folding (`change_many`)."""
 FAILED = "the input of an aggregate failed"
@@ -90,7 +91,7 @@ class PartialAggregate(Operator):
             return self._accumulators.partial(batch, self._keys, grouped=False)
         rows, bad = self._accumulators.partial(batch, self._keys)
         if rows.num_rows > self._worth * batch.num_rows:
-            self._apart = TRIED_EVERY - 1
+            self._apart = (TRIED_EVERY if batch.num_rows < HELD_ROWS_MIN else TRIED_EVERY_LARGE) - 1
         return rows, bad
 
     def _open(self, rows: pa.RecordBatch) -> bool:

@@ -67,11 +67,10 @@ class Filter(Operator):
         # What only the condition reads is not worth copying. One column stays in any case, to count rows by.
         passed = [name for name in batch.schema.names if name in self._columns or name.startswith("__")]
         kept = batch.select(passed or batch.schema.names[:1])
-        rows = None if self._deletes else self._condition.true_rows(batch)
-        if rows is not None:
-            yield MAIN, kept.take(pa.array(rows))
+        result = self._condition(batch) if self._deletes else self._condition.where_true(batch)
+        if not isinstance(result, Evaluated):
+            yield MAIN, kept.take(pa.array(result))
             return
-        result = self._condition(batch)
         bad = failing([result], batch.num_rows, batch if self._deletes else None)
         if bad is not None:
             rows = np.flatnonzero(bad)

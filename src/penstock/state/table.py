@@ -276,7 +276,7 @@ class KeyedTable:
         dirty = overlay.dirty_slots()
         if len(dirty):
             if self._horizon != NEVER:
-                overlay.deleted[dirty] |= self._expired(dirty)
+                overlay.bury(dirty[self._expired(dirty)])
             self._freezing(dirty)
             if self._worth_all(len(dirty)):
                 self._history.replace(self._runs_of(overlay.held(), keep_deleted=False))

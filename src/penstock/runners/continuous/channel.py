@@ -50,6 +50,7 @@ log = logging.getLogger("penstock")
 CHANNEL_BYTES = 1024 * 1024  # the mark of a queue
 UNDER_WAY = 2  # marks that a channel holds: a queue at each end
 SEGMENT_BYTES = 64 * 1024  # of TCP on the loopback interface
+KERNEL_BYTES_MAX = 1 << 30  # that it can be asked for; what it gives is mostly a few mebibytes
 STAGE_BYTES = 256 * 1024  # what one read takes at most, if it does not go straight into a frame
 PIECES_MAX = 64  # buffers in one system call
 TAKEN = struct.Struct("<Q")  # what a receiver says: messages taken so far
@@ -399,7 +400,7 @@ class Wires:
         The kernel takes all that may be under way. Otherwise a message goes in pieces, and after each both ends wait until the other, busy
         with rows, looks at its sockets again.
         """
-        kernel_bytes = max(4096, self._bytes_max * UNDER_WAY)
+        kernel_bytes = min(max(4096, self._bytes_max * UNDER_WAY), KERNEL_BYTES_MAX)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kernel_bytes)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, kernel_bytes)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
