@@ -120,8 +120,9 @@ class TallyWriter(Writer):
 
     def __init__(self, rounds: int, limited: bool, filled: int) -> None:
         sampler.start_if_wanted()
+        self.limited = limited
         if limited:
-            resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+            resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, usual_limits()[1]))
         watch_pauses()
         self.rounds, self.filled = rounds, filled
         self.before = self.rows = self.total = self.done = self.most = 0
@@ -145,6 +146,10 @@ class TallyWriter(Writer):
         self.total += int(counts.sum())
         self.done += int((counts == self.rounds).sum())
         self.most = max(self.most, int(counts.max(initial=0)))
+
+    def close(self) -> None:
+        if self.limited:  # what runs in this process later has nothing to do with it
+            resource.setrlimit(resource.RLIMIT_DATA, usual_limits())
 
     def _count_seconds(self, now: int, rows: int) -> None:
         if now - self.second_at >= SECOND_US:
@@ -174,6 +179,12 @@ class TallyCommitter(Committer):
         new.write_text(json.dumps(list(committables)))
         os.replace(new, self.folder / f"{epoch}.json")
         return Verdict.DONE
+
+
+@functools.cache
+def usual_limits() -> tuple[int, int]:
+    """Of the memory of this process, before anybody changed them."""
+    return resource.getrlimit(resource.RLIMIT_DATA)
 
 
 PAUSES: list[int] = []

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -137,7 +138,9 @@ def test_counts_per_key_are_checked_and_watched() -> None:
 
 
 def test_a_job_over_many_keys_and_what_snapshots_cost_it() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
     large = statejobs.large(1_000, local())
+    assert resource.getrlimit(resource.RLIMIT_DATA) == limits, "what is limited is the job, not the process that it was in"
     compared = statejobs.snapshots(1_000, rounds=2, runs=1, runner=lambda every: local())
     assert large["verified"], large["note"]
     assert compared["verified"], compared["note"]

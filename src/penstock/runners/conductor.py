@@ -241,9 +241,14 @@ class Conductor:
                 self._close()
             except Crash as crash:
                 self.error = crash
-            if self._lock is not None:
-                self._lock.release()
-            self.halted.set()
+            except BaseException as error:
+                if self.outcome is None or self.outcome.outcome not in (c.Outcome.FAILED, c.Outcome.SUPERSEDED):
+                    self.error = self.error or error  # why a job failed says more than what went wrong then
+                log.exception("the job %s could not be closed", self.plan.name)
+            finally:  # whatever happens: somebody waits for this
+                if self._lock is not None:
+                    self._lock.release()
+                self.halted.set()
             self._refuse_savepoints()
 
     def _holder(self) -> dict[str, Any]:

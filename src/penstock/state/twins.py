@@ -18,7 +18,9 @@ from penstock.state.columns import Ints, Rows
 __all__ = ["Shared", "Twins"]
 
 _PLACES = 1 << 19
-"""Of 4 bytes: what a core's own cache holds."""
+"""At most, of 4 bytes each: about what a core's own cache holds."""
+_PER_ROW = 4
+"""So many places are enough: small batches need no large array."""
 _MANY = 0.125
 """Of the rows: to tell more of them from the others would take longer than it saves."""
 
@@ -42,11 +44,13 @@ class Twins:
     """
 
     def __init__(self) -> None:
-        self._row = np.empty(_PLACES, np.int32)
+        self._row = np.empty(0, np.int32)
 
     def of(self, slots: Ints) -> Shared | None:
         """None if all slots differ."""
-        places, numbers = slots & (_PLACES - 1), np.arange(len(slots), dtype=np.int32)
+        if len(self._row) < _PLACES and len(self._row) < _PER_ROW * len(slots):
+            self._row = np.empty(min(_PLACES, 1 << (_PER_ROW * len(slots)).bit_length()), np.int32)
+        places, numbers = slots & (len(self._row) - 1), np.arange(len(slots), dtype=np.int32)
         self._row[places] = numbers  # of rows with the same place the last stays
         winners = self._row.take(places, mode="clip")
         lost = np.flatnonzero(winners != numbers)
