@@ -70,8 +70,8 @@ def run(part: str, *, runs: int, scale: float) -> dict[str, Any]:
             return joined(
                 statejobs.ad_counts(int(200_000_000 * scale), runs, seconds=SNAPSHOTS_S * scale),
                 statefunctions.snapshots(int(1_000_000 * scale), runs, seconds=SNAPSHOTS_S * scale),
-                statejobs.snapshots(int(100_000 * scale), rounds=300, runs=runs, seconds=SNAPSHOTS_S * scale),
-                statejobs.snapshots(int(1_000_000 * scale), rounds=30, runs=runs, seconds=SNAPSHOTS_S * scale),
+                statejobs.snapshots(int(100_000 * scale), rounds=600, runs=runs, seconds=SNAPSHOTS_S * scale),
+                statejobs.snapshots(int(1_000_000 * scale), rounds=60, runs=runs, seconds=SNAPSHOTS_S * scale),
             )
         case "functions":
             return statefunctions.run(int(1_000_000 * scale), runs)
