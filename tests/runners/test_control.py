@@ -315,7 +315,8 @@ time.sleep(60)
     assert not os.path.exists(old["path"])
     assert Path(old["path"]).parent.exists() == (folder == "short")
     assert len(list((tmp_path / "ctl").glob("control-*.sock"))) == (folder == "short")
-    assert pen.attach("ctl", tmp_path).status().state == "running"
+    attached = pen.attach("ctl", tmp_path)
+    wait_until(lambda: attached.status().state == "running")  # it answers as soon as it holds the lock
     job.cancel()
 
 
