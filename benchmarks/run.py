@@ -85,7 +85,7 @@ FULL = Sizes(
     backpressure_s=16,
     backpressure_aligned=True,
     scaling_scale=1.0,
-    windows_scale=1.0,
+    windows_scale=0.7,
     state_scale=1.0,
     timeout_s=600,
 )
