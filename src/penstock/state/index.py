@@ -9,7 +9,7 @@ per key of C, and none of Python.
    the hash. Both are one number, so that to look at a place among millions is to wait for memory once. It holds the slot plus one,
    so that fresh memory, which is zero, is empty places.
 2. Two keys may share a tag. The index knows tags and slots only; whether a slot holds the key that is asked for is for
-   the caller's `equal` to say.
+   the caller's `equal` to say. `find` asks it of all keys at once; tags are for `insert`, and for making room.
 3. Equal keys have equal hashes, so they try the same places in the same order. That is why keys that occur twice in one
    `insert` meet, and get one slot.
 4. At most half of the places are not empty, so every search ends, soon. The lowest bits of a hash decide the key group,
