@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from penstock.errors import PlanError
-from penstock.localtime import DAY, Ints, LocalGrid
+from penstock.grid import Ints, at_or_before
+from penstock.localtime import DAY, LocalGrid
 
 MICROS = {"us": 1, "µs": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _WORDS = {"microsecond": "us", "millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
@@ -105,7 +106,7 @@ class Tumbling:
         """Start and end of the window of each time, in order."""
         if self.timezone is not None:
             return None, *LocalGrid(self.timezone, self.size, self.offset).bounds(times)
-        starts: Ints = (times - self.offset) // self.size * self.size + self.offset  # `%` would take numpy four times as long
+        starts = at_or_before(times, self.size, self.offset)
         return None, starts, starts + self.size
 
     def start_of(self, times: Ints) -> Ints:

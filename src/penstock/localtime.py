@@ -26,9 +26,8 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from penstock.grid import Ints, at_or_before
 
 DAY = 86_400_000_000
 _DAY_S, _MICROS = 86_400, 1_000_000
@@ -75,8 +74,7 @@ class LocalGrid:
         return np.stack([table.first(locals_), table.first(locals_ + self.size)])
 
     def _floor(self, locals_: Ints) -> Ints:
-        floors: Ints = locals_ - np.mod(locals_ - self.offset, self.size)
-        return floors
+        return at_or_before(locals_, self.size, self.offset)
 
     def _table(self, block: int) -> _Table:
         return _table(self.zone, block, self.size if self.size < DAY else 0)

@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.errors import PlanError
 from penstock.eventtime import check_clock, duration_text, options
-from penstock.localtime import Ints
+from penstock.grid import Ints, at_or_after, at_or_before
 
 TIME_MIN, TIME_MAX = -(2**63), 2**63 - 1
 """The ends of time, as in the protocol: a watermark of TIME_MAX is the end of the input, and passes every window."""
@@ -58,8 +58,11 @@ class Sliding:
 
     def slice_of(self, times: Ints) -> Ints:
         """The start of the slice each time lies in."""
-        starts: Ints = (times - self.offset) // self.slice * self.slice + self.offset
-        return starts
+        return at_or_before(times, self.slice, self.offset)
+
+    def last_start_of(self, times: Ints) -> Ints:
+        """The start of the last window each time, or each slice, lies in."""
+        return at_or_before(times, self.every, self.offset)
 
     def slices_of(self, starts: Ints) -> Ints:
         """The starts of the slices of each window: one row per window, in order of time."""
@@ -70,15 +73,14 @@ class Sliding:
         """The first end of a window with the slice in it whose last moment is after `floor`; TIME_MAX if there is none."""
         latest = slice_starts + self.size  # no window with this slice in it ends later
         least = np.maximum(slice_starts + self.slice, np.minimum(floor, latest) + 2)
-        ends = least + np.mod(self.offset + self.size - least, self.every)
+        ends = at_or_after(least, self.every, self.offset + self.size)
         found: Ints = np.where(ends <= latest, ends, TIME_MAX)
         return found
 
     def windows_of(self, times: Ints) -> tuple[Ints, Ints]:
         """Row numbers and starts of all windows the times lie in: by row, then by time."""
         count = -(-self.size // self.every)
-        last: Ints = (times - self.offset) // self.every * self.every + self.offset
-        starts = last[:, None] - self.every * np.arange(count - 1, -1, -1)
+        starts = self.last_start_of(times)[:, None] - self.every * np.arange(count - 1, -1, -1)
         rows, columns = np.nonzero(starts > (times - self.size)[:, None])
         return rows, starts[rows, columns]
 
@@ -184,7 +186,7 @@ class CountTumbling:
 
     def assign(self, ordinals: Ints) -> tuple[None, Ints, Ints]:
         """First row number of each row's window, and the one after its last."""
-        starts: Ints = ordinals - np.mod(ordinals, self.rows)
+        starts = at_or_before(ordinals, self.rows)
         return None, starts, starts + self.rows
 
     def params(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ import numpy as np
 
 from penstock.errors import PlanError, RowError
 from penstock.eventtime import Tumbling, check_clock, micros
-from penstock.localtime import Ints
+from penstock.grid import Ints
 from penstock.shapes import TIME_MAX, TIME_MIN, CountSliding, CountTumbling, Running, Session, Sliding
 
 __all__ = [

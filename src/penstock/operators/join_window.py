@@ -60,7 +60,7 @@ class WindowJoin(Join):
     def _closes(self, slices: Ints) -> Ints:
         """When the last window with a slice in it closes."""
         if isinstance(self._shape, Sliding):
-            slices = slices - np.mod(slices - self._shape.offset, self._shape.every)
+            slices = self._shape.last_start_of(slices)
         return closing(self._end(slices), 0)
 
     def _next_window(self, slices: Ints, floors: Ints) -> Ints:

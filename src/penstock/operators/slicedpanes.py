@@ -27,7 +27,7 @@ class SlicedPanes(PaneAggregate):
         """Set rows aside whose last window has closed, fold the others into slices, and these into their windows."""
         shape, times = self._shape, self._times(batch)
         assert isinstance(shape, Sliding)
-        late = self._closed(batch, times - np.mod(times - shape.offset, shape.every) + shape.size)
+        late = self._closed(batch, shape.last_start_of(times) + shape.size)
         good = ~late
         if late.any():
             yield from self._set_aside(keep(batch, late))

@@ -43,8 +43,7 @@ class SlidingAggregate(WindowAggregate):
         return super()._fold(rows, keys)
 
     def _closing(self, starts: Ints) -> Ints:
-        last = starts - np.mod(starts - self._sliding.offset, self._sliding.every)  # the last window with this slice in it
-        return closing(last + self._sliding.size, self._lateness)
+        return closing(self._sliding.last_start_of(starts) + self._sliding.size, self._lateness)
 
     def _await(self, fresh: pa.RecordBatch) -> None:
         slices = fresh.column(WINDOW_COLUMN).to_numpy()
