@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.connectors.connector import BadRecord, Json
 
-__all__ = ["FileReader", "Piece", "Undecodable", "has_forbidden_null", "pick"]
+__all__ = ["FileReader", "Piece", "Undecodable", "check_utf8", "has_forbidden_null", "pick"]
 
 
 class Undecodable(Exception):
@@ -56,6 +56,14 @@ class FileReader(abc.ABC):
 def pick(schema: pa.Schema, columns: tuple[str, ...]) -> pa.Schema:
     """The fields to decode for `columns`. Counting rows needs no column, but a decoder needs one to count by: the first."""
     return pa.schema([schema.field(name) for name in columns or schema.names[:1]])
+
+
+def check_utf8(block: bytes) -> None:
+    """Undecodable, unless these bytes are UTF-8."""
+    try:
+        block.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Undecodable(f"not UTF-8: {error.reason} at byte {error.start}") from error
 
 
 def has_forbidden_null(values: pa.Array | pa.ChunkedArray, field: pa.Field) -> bool:

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from penstock.connectors.fileformat import Undecodable, has_forbidden_null
+from penstock.connectors.fileformat import Undecodable, check_utf8, has_forbidden_null
 from penstock.connectors.jsontemplates import Templates
 from penstock.connectors.lines import LineDecoder, line_breaks
 from penstock.errors import ConfigError
@@ -44,11 +44,12 @@ class JsonLines(LineDecoder):
         self._forms = forms[:1] if forms[0] == forms[1] else forms
 
     def many(self, block: bytes) -> pa.RecordBatch:
-        _check_utf8(block)
         return self._templates.decode(block, self._exactly)
 
     def _exactly(self, block: bytes) -> pa.RecordBatch:
         """Whatever the lines look like."""
+        if np.frombuffer(block, np.uint8).max(initial=0) >= 0x80:  # three times faster than `isascii`
+            check_utf8(block)
         lines = _check_shape(block)
         problem: Exception | None = None
         for index, form in enumerate(self._forms):
@@ -103,14 +104,6 @@ def _read_as(schema: pa.Schema, *, numbers: bool) -> pa.Schema:
             kind = pa.string()
         fields.append(pa.field(field.name, kind))
     return pa.schema(fields)
-
-
-def _check_utf8(block: bytes) -> None:
-    if np.frombuffer(block, np.uint8).max(initial=0) >= 0x80:  # three times faster than `isascii`
-        try:
-            block.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise Undecodable(f"not UTF-8: {error.reason} at byte {error.start}") from error
 
 
 def _check_shape(block: bytes) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from penstock.connectors.fileformat import check_utf8
 from penstock.connectors.jsontemplate import Template
 from penstock.connectors.linemarks import Lines, Places
 
@@ -37,11 +38,13 @@ class Templates:
         self._without = 0  # how many blocks to leave alone
 
     def decode(self, block: bytes, exactly: Callable[[bytes], pa.RecordBatch]) -> pa.RecordBatch:
-        """A row for each line of `block`, which is UTF-8. `exactly` decodes any lines, or raises."""
+        """A row for each line of `block`. `exactly` decodes any lines, or raises; so does this where they are not UTF-8."""
         if self._without or len(block) < BYTES_MIN:
             self._without -= bool(self._without)
             return exactly(block)
         lines = Lines(block)
+        if not lines.ascii:
+            check_utf8(block)
         parts, rest = self._fitting(lines)
         if 2 * len(rest) > len(lines):
             self._without = BLOCKS_WITHOUT

@@ -34,12 +34,14 @@ class Lines:
         assert block.endswith(b"\n"), "whole lines"
         self.block = block
         self.chars = np.frombuffer(block, np.uint8)
-        control = seldom(self.chars < 0x20)
-        is_break = self.chars[control] == 0x0A
-        self.breaks: Places = control[is_break]
+        odd = seldom(self.chars.view(np.int8) < 0x20)  # control characters, and whatever is beyond ASCII
+        found = self.chars[odd]
+        self.ascii = bool(found.max() < 0x80)
+        is_break = found == 0x0A
+        self.breaks: Places = odd[is_break]
         self.starts: Places = np.concatenate([[0], self.breaks[:-1] + 1])
         self.ends: Places = self.breaks - (self.chars[self.breaks - 1] == 0x0D)
-        self._control: Places = control[~is_break]
+        self._control: Places = odd[~is_break & (found < 0x80)]
 
     def __len__(self) -> int:
         return len(self.breaks)
