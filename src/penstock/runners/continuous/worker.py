@@ -288,6 +288,7 @@ class Worker:
                     gc.collect(1)
             else:
                 quiet += 1
+                self._tell_end()  # before the nap: nothing may be left to wake us
             if wires.turn(0.0 if progress else self._nap(quiet)):
                 quiet = 0
             if not progress or pulse.rounds % 16 == 0:
@@ -300,7 +301,6 @@ class Worker:
                     gc.collect()
                 if wires.lost_for() > LOST_S:
                     raise ChannelError("a peer is gone, and the driver has not ended the attempt")
-                self._tell_end()
 
     def _nap(self, quiet: int) -> float:
         """How long to wait for something to happen, in seconds. Sources cannot wake us, so they are looked at often."""

@@ -71,6 +71,8 @@ class Budget:
     """How many rows each task may read in an epoch, so that it takes about `target_us`."""
 
     START, LEAST, MOST = 200_000, 1_000, 64_000_000
+    FALL, RISE = 0.25, 16.0
+    """At most, from one epoch to the next. Many rows too many do no harm: a task that has read for so long reads no more."""
 
     def __init__(self, target_us: int, fixed: int | None = None) -> None:
         self.target_us, self.fixed = target_us, fixed
@@ -90,7 +92,7 @@ class Budget:
         if self.fixed or (took_us <= self.target_us and not used_up):
             return
         aim_us = max(self.target_us - max(took_us - work_us, 0), self.target_us // 2)
-        factor = min(max(aim_us / max(work_us, 1), 0.25), 4.0)
+        factor = min(max(aim_us / max(work_us, 1), self.FALL), self.RISE)
         if not 0.8 < factor < 1.25:
             self.rows = int(min(max(self.rows * factor, self.LEAST), self.MOST))
 
