@@ -16,6 +16,13 @@ def test_a_block_knows_its_lines() -> None:
     assert block.only(np.array([0, 2])) == b'{"a":1}\r\n{"b":"\\u0041"}\n'
 
 
+def test_what_is_beyond_ascii_is_no_control_character() -> None:
+    block = Lines('{"a":"ö"}\n{"b":"\x02é"}\n{"c":"x"}\n'.encode())
+    assert not block.ascii
+    assert [block.text(line).decode() for line in block.plain()] == ['{"a":"ö"}', '{"c":"x"}']
+    assert Lines(b'{"c":"\x7f"}\n').ascii
+
+
 @given(st.lists(st.booleans() | st.just(False), max_size=70))
 @settings(deadline=None)
 def test_what_is_seldom_true_is_found_like_anything_else(mask: list[bool]) -> None:

@@ -401,6 +401,9 @@ def test_the_budget_follows_the_time_epochs_take() -> None:
     assert budget.rows == Budget.START
     budget.learn(600_000, 300_000, used_up=True)  # 300 ms are Spark's: 700 ms are left for work
     assert budget.rows == Budget.START * 7 // 3
+    quick = Budget(1_000_000)
+    quick.learn(110_000, 10_000, used_up=True)  # ninety times as many would fit, if ten milliseconds told
+    assert quick.rows == Budget.START * 16
     for _ in range(20):
         budget.learn(100_000_000, 99_000_000, used_up=True)
     assert budget.rows == Budget.LEAST
