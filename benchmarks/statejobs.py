@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -42,11 +42,14 @@ from penstock.connectors.connector import (
     Verdict,
     Writer,
 )
+from penstock.runners.conductor import Conductor
+from penstock.runners.continuous.driver import ContinuousAttempts
 from penstock.state.table import KeyedTable
 
 SCHEMA = pa.schema([pa.field("key", pa.int64(), nullable=False)])
 SPLITS = 2
 SECOND_US = 1_000_000
+SPELL_S = 6  # with snapshots, and as long without
 
 
 @dataclass(frozen=True)
@@ -128,15 +131,15 @@ class TallyWriter(Writer):
         self.before = self.rows = self.total = self.done = self.most = 0
         self.first_at = self.last_at = 0  # microseconds, as everything here that is written down
         self.gap = self.cpu = 0
-        self.second_at = self.second_rows = 0
-        self.seconds: list[int] = []  # rows per second, of one after the other
+        self.second_at = self.second_rows = self.second_cpu = 0
+        self.seconds: list[tuple[int, int, int, int]] = []  # one after the other, see `Second`
 
     def write(self, batch: pa.RecordBatch) -> None:
         now = time.time_ns() // 1000
         counts = batch.column("n").to_numpy()
         if not self.first_at and counts.min(initial=self.rounds) > self.filled:
             self.first_at = self.last_at = self.second_at = now
-            self.cpu = time.process_time_ns() // 1000
+            self.cpu = self.second_cpu = time.process_time_ns() // 1000
         if self.first_at:
             self.gap, self.last_at = max(self.gap, now - self.last_at), now
             self._count_seconds(now, len(counts))
@@ -153,8 +156,9 @@ class TallyWriter(Writer):
 
     def _count_seconds(self, now: int, rows: int) -> None:
         if now - self.second_at >= SECOND_US:
-            self.seconds.append(self.second_rows * SECOND_US // (now - self.second_at))
-            self.second_at, self.second_rows = now, 0
+            cpu = time.process_time_ns() // 1000
+            self.seconds.append((self.second_at, now, self.second_rows, cpu - self.second_cpu))
+            self.second_at, self.second_rows, self.second_cpu = now, 0, cpu
         self.second_rows += rows
 
     def prepare(self, epoch: int) -> list[Json]:
@@ -214,6 +218,20 @@ def counting(source: Source, sink: Sink) -> pen.Pipeline:
     return pen.Pipeline("counts").read(source).key_by("key").aggregate(n=pen.count(), name="counts").write(sink)
 
 
+class Second(NamedTuple):
+    """About a second of a task: its rows, and the processor time of all threads of its process, in microseconds as the times."""
+
+    begin: int
+    end: int
+    rows: int
+    cpu: int
+
+    @property
+    def rate(self) -> float:
+        """Rows per second."""
+        return self.rows / (self.end - self.begin) * SECOND_US
+
+
 @dataclass(frozen=True, slots=True)
 class Counted:
     """What came of a run."""
@@ -227,7 +245,7 @@ class Counted:
     memory: int
     pauses_ms: list[float]
     gap_ms: float
-    seconds_seen: list[int]  # rows of one task in each whole second, all tasks one after the other
+    seconds_seen: list[Second]  # of all tasks
 
     @property
     def rate(self) -> float:
@@ -265,7 +283,7 @@ def count(
         max(each["memory"] for each in said),
         [pause / 1e3 for each in said for pause in each["pauses"]],
         max(each["gap"] for each in said) / 1e3,
-        [rows for each in said for rows in each["seconds"]],
+        [Second(*second) for each in said for second in each["seconds"]],
     )
 
 
@@ -292,48 +310,78 @@ def large(keys: int, runner: pen.Runner | None = None) -> dict[str, Any]:
     return {"rates": rates, "figures": figures, "verified": not found.note, "note": found.note}
 
 
+class InSpells(pen.Continuous):
+    """Two tasks: a snapshot every second for some seconds, then none for as long, and so on.
+
+    What the machine's other guests do to a run of ten seconds is more than what snapshots do. Seconds of one run that follow each other
+    have the same of it, with snapshots and without.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(session(), parallelism=PARALLELISM, snapshot_every="1s")
+
+    def attempts(self, conductor: Conductor) -> ContinuousAttempts:
+        return SpellAttempts(conductor, self._spark)
+
+
+class SpellAttempts(ContinuousAttempts):
+    """A job whose snapshots may wait."""
+
+    def wants_epoch(self) -> bool:
+        return spell_of(time.time_ns() // 1000) % 2 == 0
+
+
+def spell_of(at: int) -> int:
+    """The number of the spell, by the clock that all processes of a machine share."""
+    return at // (SPELL_S * SECOND_US)
+
+
 def snapshots(
     keys: int,
     rounds: int,
     runs: int,
-    runner: Callable[[str], pen.Runner] = continuous,
+    runner: Callable[[], pen.Runner] = InSpells,
     pipeline: Callable[[Source, Sink], pen.Pipeline] = counting,
     what: str = "a pipeline",
     seconds: float | None = None,
 ) -> dict[str, Any]:
-    """The same rows with snapshots every second and without any before the end, in turn: the median second of each. `seconds`: how long a
-    run should take; `rounds` are then those of the warm-up, which tells how many it takes."""
-    often, never = runner("1s"), runner("1h")
-    warm_up = count(Keys(keys, rounds), often, pipeline=pipeline)
+    """Seconds with a snapshot in them and seconds without, of the same runs: the median of each. `seconds`: how long a run should take;
+    `rounds` are then those of the warm-up, which tells how many it takes."""
+    warm_up = count(Keys(keys, rounds), runner(), pipeline=pipeline)
     if seconds is not None:
         rounds = max(2, round(warm_up.rate * seconds / keys))
-    found: dict[str, list[Counted]] = {"with": [], "without": []}
-    for name in in_turn(found, runs):
-        found[name].append(count(Keys(keys, rounds), often if name == "with" else never, pipeline=pipeline))
-    cpu = {name: statistics.median(each.cpu_ns for each in counted) for name, counted in found.items()}
-    pauses = [pause for each in found["with"] for pause in each.pauses_ms]
-    gap_ms = {name: max(each.gap_ms for each in counted) for name, counted in found.items()}
+    found = [count(Keys(keys, rounds), runner(), pipeline=pipeline) for _ in range(runs)]
+    kinds = by_kind([second for each in found for second in each.seconds_seen])
+    pauses = [pause for each in found for pause in each.pauses_ms]
     compared = comparison(
         {"what; keys, rounds over them": f"{what}; {keys:,}, {rounds}"},
         "updates",
-        {name: rates_of(counted) for name, counted in found.items()},
-        cpu,
-        min(each.commits for each in found["with"]),
-        [each.note for counted in found.values() for each in counted],
+        # Short runs have no such seconds, which the figures tell.
+        {name: [PARALLELISM * each.rate for each in of_kind] or [found[0].rate] for name, of_kind in kinds.items()},
+        {name: cpu_ns_of(of_kind) if of_kind else found[0].cpu_ns for name, of_kind in kinds.items()},
+        min(each.commits for each in found),
+        [each.note for each in found],
     )
     compared["figures"] |= {
+        "seconds of a task that were compared, without and with": f"{len(kinds['without'])}, {len(kinds['with'])}",
         "calls of `freeze` and `stored`: p99, most": f"{np.percentile(pauses, 99):.1f} ms, {max(pauses):.1f} ms",
-        "longest time without an update": f"{gap_ms['with']:.0f} ms with, {gap_ms['without']:.0f} without",
+        "longest time without an update": f"{max(each.gap_ms for each in found):.0f} ms",
     }
-    rates = {f"{what}, {keys:,} keys, snapshots every second": round(compared["rate"]["with"])}
-    return {**compared, "rates": rates, "cpu_ns": cpu}
+    return {**compared, "rates": {f"{what}, {keys:,} keys, snapshots every second": round(compared["rate"]["with"])}}
 
 
-def rates_of(runs: Sequence[Counted]) -> list[float]:
-    """Rows per second of each second of each run, from a task's to all tasks'. A snapshot is in each of them, if there are any. What else
-    happens on the machine is in some: the median of many seconds says more than that of three runs. Of short ones, what the runs say."""
-    seconds = [float(PARALLELISM * rows) for each in runs for rows in each.seconds_seen]
-    return seconds or [each.rate for each in runs]
+def cpu_ns_of(seconds: Sequence[Second]) -> float:
+    """Processor time per row."""
+    return sum(each.cpu for each in seconds) / sum(each.rows for each in seconds) * 1e3
+
+
+def by_kind(seconds: Iterable[Second]) -> dict[str, list[Second]]:
+    """Seconds with snapshots and without. What lies in a spell's first second, or in two spells, may have something of either."""
+    found: dict[str, list[Second]] = {"with": [], "without": []}
+    for each in seconds:
+        if spell_of(each.begin - SECOND_US) == spell_of(each.end):
+            found["without" if spell_of(each.end) % 2 else "with"].append(each)
+    return found
 
 
 def ad_counts(

@@ -141,7 +141,7 @@ def test_a_job_over_many_keys_and_what_snapshots_cost_it() -> None:
     limits = resource.getrlimit(resource.RLIMIT_DATA)
     large = statejobs.large(1_000, local())
     assert resource.getrlimit(resource.RLIMIT_DATA) == limits, "what is limited is the job, not the process that it was in"
-    compared = statejobs.snapshots(1_000, rounds=2, runs=1, runner=lambda every: local())
+    compared = statejobs.snapshots(1_000, rounds=2, runs=1, runner=local)
     assert large["verified"], large["note"]
     assert compared["verified"], compared["note"]
     found = [{"case": "state", "system": "job", **large}, {"case": "state", "system": "snapshots", **compared}]
@@ -152,10 +152,20 @@ def test_a_job_over_many_keys_and_what_snapshots_cost_it() -> None:
 
 
 def test_a_run_with_snapshots_is_as_long_as_they_need() -> None:
-    compared = statejobs.snapshots(1_000, rounds=2, runs=1, runner=lambda every: local(), seconds=0.5)
+    compared = statejobs.snapshots(1_000, rounds=2, runs=1, runner=local, seconds=0.5)
     assert compared["verified"], compared["note"]
     rounds = int(compared["figures"]["what; keys, rounds over them"].split()[-1])
     assert rounds > 2, "those of the warm-up take a few milliseconds"
+
+
+def test_seconds_are_compared_only_where_their_spell_is_more_than_a_second_old() -> None:
+    second, spell = statejobs.SECOND_US, statejobs.SPELL_S * statejobs.SECOND_US
+    begins = {"with": [10 * spell + second, 11 * spell - second - 1], "without": [11 * spell + second]}
+    neither = [10 * spell + second - 1, 11 * spell - second, 11 * spell - 1]
+    seconds = [statejobs.Second(at, at + second, 5, 3) for at in (*begins["with"], *begins["without"], *neither)]
+    found = statejobs.by_kind(seconds)
+    assert {name: [each.begin for each in of_kind] for name, of_kind in found.items()} == begins
+    assert seconds[0].rate == 5
 
 
 def test_what_snapshots_cost_ad_counts_is_told_in_the_words_of_the_other_cases() -> None:
