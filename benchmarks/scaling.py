@@ -163,9 +163,9 @@ SYSTEMS: dict[str, tuple[Callable[[int, int], dict[int, list[Run]]], int]] = {
     "Penstock Continuous": (functools.partial(penstock, continuous, workload.ad_counts), 320_000_000),
     "Penstock Continuous, a Python function per event": (
         functools.partial(penstock, continuous, workload.ad_counts_by_function),
-        28_000_000,
+        24_000_000,
     ),
-    "Penstock MicroBatch": (functools.partial(penstock, microbatch, workload.ad_counts), 480_000_000),
+    "Penstock MicroBatch": (functools.partial(penstock, microbatch, workload.ad_counts), 400_000_000),
     "Flink": (flink, 32_000_000),
     "Penstock Local, tasks that know nothing of each other": (strangers, 80_000_000),
 }
