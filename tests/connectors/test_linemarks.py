@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.connectors import linemarks
 from penstock.connectors.linemarks import Lines, seldom
 
 
@@ -16,7 +18,9 @@ def test_a_block_knows_its_lines() -> None:
     assert block.only(np.array([0, 2])) == b'{"a":1}\r\n{"b":"\\u0041"}\n'
 
 
-def test_what_is_beyond_ascii_is_no_control_character() -> None:
+@pytest.mark.parametrize("sample", [1, 4_096], ids=["found late", "found at once"])
+def test_what_is_beyond_ascii_is_no_control_character(sample: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linemarks, "SAMPLE_BYTES", sample)
     block = Lines('{"a":"ö"}\n{"b":"\x02é"}\n{"c":"x"}\n'.encode())
     assert not block.ascii
     assert [block.text(line).decode() for line in block.plain()] == ['{"a":"ö"}', '{"c":"x"}']

@@ -18,6 +18,8 @@ Marks = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Pieces = npt.NDArray[np.void]
 """Bytes of a block, equally many of each line, side by side."""
 
+SAMPLE_BYTES = 4_096
+
 
 @dataclass(frozen=True, slots=True)
 class Spans:
@@ -34,9 +36,11 @@ class Lines:
         assert block.endswith(b"\n"), "whole lines"
         self.block = block
         self.chars = np.frombuffer(block, np.uint8)
-        odd = seldom(self.chars.view(np.int8) < 0x20)  # control characters, and whatever is beyond ASCII
+        # As signed bytes, what is beyond ASCII is less than a space too, and found on the way. Unless there is much of it.
+        seems_ascii = block[:SAMPLE_BYTES].isascii()
+        odd = seldom((self.chars.view(np.int8) if seems_ascii else self.chars) < 0x20)
         found = self.chars[odd]
-        self.ascii = bool(found.max() < 0x80)
+        self.ascii = seems_ascii and bool(found.max() < 0x80)  # if not, nobody knows
         is_break = found == 0x0A
         self.breaks: Places = odd[is_break]
         self.starts: Places = np.concatenate([[0], self.breaks[:-1] + 1])
