@@ -278,12 +278,22 @@ def _checked(manifest: Manifest) -> tuple[Json, bytes]:
     return body, text
 
 
+@functools.cache
+def _names(kind: type) -> tuple[str, ...] | None:
+    """Of the fields of an entry; None for what is no entry."""
+    return tuple(entry.name for entry in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+
+
 def _json(value: Json) -> Json:
     """Entries as objects, each field under its own name; a column, of which there are many, as a list."""
-    if isinstance(value, FieldEntry):
+    kind: type = type(value)
+    if kind is str or kind is int:
+        return value
+    if kind is FieldEntry:
         return [value.id, value.name, value.type, value.nullable]
-    if dataclasses.is_dataclass(value):
-        return {entry.name: _json(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
+    names = _names(kind)
+    if names is not None:
+        return {name: _json(getattr(value, name)) for name in names}
     if isinstance(value, (list, tuple)):
         return [_json(item) for item in value]
     if isinstance(value, Mapping):

@@ -27,6 +27,7 @@ __all__ = [
     "Comparer",
     "Given",
     "batch_of",
+    "copied",
     "fixed_array",
     "fixed_values",
     "grown",
@@ -39,7 +40,7 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Values = npt.NDArray[Any]
 Rows = Ints | slice
-"""Numbers of rows, or all of them in their order."""
+"""Numbers of rows, or some that follow each other."""
 
 
 def slot_dtype(type: pa.DataType) -> np.dtype[Any]:
@@ -167,9 +168,9 @@ class Column:
         self.values[slots] = given.values
         self._put_valid(slots, given)
 
-    def take(self, slots: Ints, found: Bools | None = None) -> pa.Array:
+    def take(self, slots: Rows, found: Bools | None = None) -> pa.Array:
         """Row i is what stands in `slots[i]`, or null where `found[i]` is False."""
-        return fixed_array(self.type, self.values[slots], self._valid(slots, found))
+        return fixed_array(self.type, copied(self.values, slots), self._valid(slots, found))
 
     def given(self, array: pa.Array) -> Given:
         """A column to compare slots with."""
@@ -187,7 +188,7 @@ class Column:
         self.valid[slots] = True if given.valid is None else given.valid
         self._nulls |= given.valid is not None
 
-    def _valid(self, slots: Ints, found: Bools | None) -> Bools | None:
+    def _valid(self, slots: Rows, found: Bools | None) -> Bools | None:
         """Which of these slots are not null; None if all are."""
         if not self._nulls:
             return found
@@ -215,9 +216,9 @@ class BoxedColumn(Column):
         assert array.type == self.type, f"column holds {self.type}, was given {array.type}"
         self.values[slots] = self.given(array).values
 
-    def take(self, slots: Ints, found: Bools | None = None) -> pa.Array:
+    def take(self, slots: Rows, found: Bools | None = None) -> pa.Array:
         """Row i is what stands in `slots[i]`, or null where `found[i]` is False."""
-        values = self.values[slots]
+        values = copied(self.values, slots)
         if found is not None:
             values[~found] = None
         return pa.array(values.tolist(), self.type)
@@ -234,6 +235,11 @@ class BoxedColumn(Column):
     def clear(self, slots: Ints) -> None:
         """Let go of the Python objects in these slots."""
         self.values[slots] = None
+
+
+def copied(values: Values, rows: Rows) -> Values:
+    """What stands in these rows; of rows that follow each other several times as fast."""
+    return values[rows].copy() if isinstance(rows, slice) else values[rows]
 
 
 def grown(values: Values, capacity: int) -> Values:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.state import keygroups
-from penstock.state.columns import Bools, Ints, Rows, grown, key_list
+from penstock.state.columns import Bools, Ints, Rows, copied, grown, key_list
 from penstock.state.index import Equal, Index
 from penstock.state.near import Near
 from penstock.state.runfile import Groups, Hashes, order_of
@@ -33,6 +33,8 @@ TEXT_BYTES_MAX = 1 << 30
 """Of texts in one column of a run: Arrow counts them with 31 bits, and does not notice if they are more."""
 FEW = 512
 """So many keys are listed in Python."""
+MANY = 16
+"""To write to a slot by its number costs what it costs to write to so many that follow each other."""
 _SLOTS_MIN = 1_024
 _NO_HASHES = np.empty(0, np.uint64)
 
@@ -139,8 +141,15 @@ class Overlay:
 
     def clean(self, dirty: Ints) -> None:
         """The runs say the same as these slots, which are all that were dirty. Those of deleted keys were released."""
-        self.dirty[dirty] = False
+        if len(dirty) * MANY > self.used:
+            self.dirty[: self.used] = False
+        else:
+            self.dirty[dirty] = False
         self._graves = False
+
+    def buried(self, slots: Ints) -> Ints:
+        """Those of these slots whose keys are deleted."""
+        return slots[self.deleted[slots]] if self._graves else slots[:0]
 
     def dirty_slots(self) -> Ints:
         """Those that are dirty, ascending."""
@@ -217,16 +226,16 @@ class Overlay:
 
     # -- out of here
 
-    def rows_of(self, slots: Ints, *, keep_deleted: bool) -> pa.RecordBatch:
+    def rows_of(self, slots: Rows, *, keep_deleted: bool) -> pa.RecordBatch:
         """The rows of these slots as those of a run, copied."""
-        live = ~self.deleted[slots]
-        if not keep_deleted and not live.all():
-            slots = slots[live]
-            live = live[live]
-        keys = [column.take(slots) for column in self.keys]
+        live = ~self.deleted[slots] if self._graves else None
+        if live is not None and not keep_deleted:
+            slots, live = (np.flatnonzero(live) if isinstance(slots, slice) else slots[live]), None
+        group = copied(self.group, slots)
+        op = np.ones(len(group), np.int8) if live is None else live.astype(np.int8)
+        head = [pa.array(group), pa.array(copied(self.hash, slots)), *(column.take(slots) for column in self.keys)]
         values = [column.take(slots, live) for column in self.values]
-        head = [pa.array(self.group[slots]), pa.array(self.hash[slots])]
-        return pa.RecordBatch.from_arrays([*head, *keys, pa.array(live.astype(np.int8)), *values], schema=self._schema)
+        return pa.RecordBatch.from_arrays([*head, pa.array(op), *values], schema=self._schema)
 
     def parts(self, slots: Ints) -> list[Ints]:
         """These slots in parts of which no column has more bytes of text than fit in one of Arrow's."""

@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.state import inplace, keygroups
-from penstock.state.columns import Bools, Ints, batch_of, fixed_array, fixed_values
+from penstock.state.columns import Bools, Ints, Rows, batch_of, fixed_array, fixed_values
 from penstock.state.history import MERGE_BYTES_MAX, Frozen, History, reopen
 from penstock.state.overlay import Asked, Overlay
 from penstock.state.runfile import GROUP, HASH, PUT, Files, Groups, Handle, Hashes
@@ -284,7 +284,7 @@ class KeyedTable:
                 # Where nothing is older there is nothing a tombstone could hide.
                 for run in self._runs_of(dirty, keep_deleted=bool(self._history.runs)):
                     self._history.append(run)
-            self._release(dirty[overlay.deleted[dirty]])
+            self._release(overlay.buried(dirty))
             overlay.clean(dirty)
         if self._horizon > self._cleared:
             # Those still there are clean: the runs have them, and `_load` will not bring them back.
@@ -303,9 +303,12 @@ class KeyedTable:
         return keys <= WHOLE_MAX * changed or (keys <= PAUSE_MAX * changed and self.rows_estimate >= 2 * keys)
 
     def _runs_of(self, slots: Ints, *, keep_deleted: bool) -> list[Run]:
-        """The rows of these slots, in no order: one run, or several of different keys."""
+        """The rows of these slots, which ascend, in no order: one run, or several of different keys."""
         overlay = self._overlay
-        batches = [overlay.rows_of(part, keep_deleted=keep_deleted) for part in overlay.parts(slots)]
+        parts: list[Rows] = list(overlay.parts(slots))
+        if len(parts) == 1 and len(slots) == overlay.used:
+            parts = [slice(overlay.used)]  # all of them: copied as a whole
+        batches = [overlay.rows_of(part, keep_deleted=keep_deleted) for part in parts]
         return [Run.unsorted(batch) for batch in batches if batch.num_rows]
 
     def stored(self, frozen: Frozen, handles: Sequence[Handle]) -> None:

@@ -71,7 +71,7 @@ class TextColumn(Column):
         self.values[slots] = words
         self._put_valid(slots, given)
 
-    def take(self, slots: Ints, found: Bools | None = None) -> pa.Array:
+    def take(self, slots: Rows, found: Bools | None = None) -> pa.Array:
         """Row i is what stands in `slots[i]`, or null where `found[i]` is False."""
         return self._views(slots, self._valid(slots, found)).cast(self.type)
 
@@ -99,10 +99,10 @@ class TextColumn(Column):
         """The bytes are of no more use."""
         self.values[slots] = 0
 
-    def _views(self, slots: Ints, valid: Bools | None) -> pa.Array:
+    def _views(self, slots: Rows, valid: Bools | None) -> pa.Array:
         bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-        buffers = [bitmap, pa.py_buffer(self.values.take(slots, axis=0)), *map(pa.py_buffer, self._chunks)]
-        return pa.Array.from_buffers(self._view_type, len(slots), buffers)
+        words = self.values[slots] if isinstance(slots, slice) else self.values.take(slots, axis=0)
+        return pa.Array.from_buffers(self._view_type, len(words), [bitmap, *map(pa.py_buffer, (words, *self._chunks))])
 
     def _keep(self, array: pa.Array) -> Words:
         """Copy the bytes of long strings into a chunk; the second word of each."""
