@@ -49,8 +49,7 @@ SPECS = {
 FILL_KEYS = 1_000_000  # new keys per snapshot while a large table is filled
 CHANGES = ((0.001, 100), (0.01, 20), (0.1, 5))  # how many of the keys change per snapshot, and how many snapshots
 
-SNAPSHOTS_S = 11.0  # of a run with snapshots every second: ten of them, whatever the machine's hour is like
-SPELLS_S = 24.0  # of one that has them in half of its seconds only
+SNAPSHOTS_S = 24.0  # of a run with a snapshot every other second: ten of them, whatever the machine's hour is like
 
 Numbers = npt.NDArray[np.int64]
 
@@ -70,9 +69,9 @@ def run(part: str, *, runs: int, scale: float) -> dict[str, Any]:
         case "snapshots":
             return joined(
                 statejobs.ad_counts(int(400_000_000 * scale), runs, seconds=SNAPSHOTS_S * scale),
-                statefunctions.snapshots(int(1_000_000 * scale), runs, seconds=SPELLS_S * scale),
-                statejobs.snapshots(int(100_000 * scale), rounds=600, runs=runs, seconds=SPELLS_S * scale),
-                statejobs.snapshots(int(1_000_000 * scale), rounds=60, runs=runs, seconds=SPELLS_S * scale),
+                statefunctions.snapshots(int(1_000_000 * scale), runs, seconds=SNAPSHOTS_S * scale),
+                statejobs.snapshots(int(100_000 * scale), rounds=600, runs=runs, seconds=SNAPSHOTS_S * scale),
+                statejobs.snapshots(int(1_000_000 * scale), rounds=60, runs=runs, seconds=SNAPSHOTS_S * scale),
             )
         case "functions":
             return statefunctions.run(int(1_000_000 * scale), runs)

@@ -17,19 +17,20 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 import penstock as pen
-from benchmarks import processes, sampler, workload
+from benchmarks import sampler, workload
 from benchmarks.measure import Run
 from benchmarks.state import BATCH, MEMORY_MAX, memory_now
 from benchmarks.systems import PARALLELISM, run_penstock, session
+from benchmarks.traced import Cost, EveryOther, Trace, Traced
 from penstock.connectors.connector import (
     Chunk,
     Committer,
@@ -42,14 +43,12 @@ from penstock.connectors.connector import (
     Verdict,
     Writer,
 )
-from penstock.runners.conductor import Conductor
-from penstock.runners.continuous.driver import ContinuousAttempts
 from penstock.state.table import KeyedTable
 
 SCHEMA = pa.schema([pa.field("key", pa.int64(), nullable=False)])
 SPLITS = 2
-SECOND_US = 1_000_000
-SPELL_S = 6  # with snapshots, and as long without
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -131,18 +130,15 @@ class TallyWriter(Writer):
         self.before = self.rows = self.total = self.done = self.most = 0
         self.first_at = self.last_at = 0  # microseconds, as everything here that is written down
         self.gap = self.cpu = 0
-        self.second_at = self.second_rows = self.second_cpu = 0
-        self.seconds: list[tuple[int, int, int, int]] = []  # one after the other, see `Second`
 
     def write(self, batch: pa.RecordBatch) -> None:
         now = time.time_ns() // 1000
         counts = batch.column("n").to_numpy()
         if not self.first_at and counts.min(initial=self.rounds) > self.filled:
-            self.first_at = self.last_at = self.second_at = now
-            self.cpu = self.second_cpu = time.process_time_ns() // 1000
+            self.first_at = self.last_at = now
+            self.cpu = time.process_time_ns() // 1000
         if self.first_at:
             self.gap, self.last_at = max(self.gap, now - self.last_at), now
-            self._count_seconds(now, len(counts))
         else:
             self.before += len(counts)
         self.rows += len(counts)
@@ -154,20 +150,12 @@ class TallyWriter(Writer):
         if self.limited:  # what runs in this process later has nothing to do with it
             resource.setrlimit(resource.RLIMIT_DATA, usual_limits())
 
-    def _count_seconds(self, now: int, rows: int) -> None:
-        if now - self.second_at >= SECOND_US:
-            cpu = time.process_time_ns() // 1000
-            self.seconds.append((self.second_at, now, self.second_rows, cpu - self.second_cpu))
-            self.second_at, self.second_rows, self.second_cpu = now, 0, cpu
-        self.second_rows += rows
-
     def prepare(self, epoch: int) -> list[Json]:
         times = {"first_at": self.first_at, "last_at": self.last_at, "gap": self.gap}
         times |= {"cpu": time.process_time_ns() // 1000 - self.cpu, "process": os.getpid()}
         counts = {"rows": self.rows, "before": self.before, "total": self.total, "done": self.done, "most": self.most}
-        said = {**counts, "memory": memory_now(), "pauses": list(PAUSES), "seconds": self.seconds, **times}
+        said = {**counts, "memory": memory_now(), "pauses": list(PAUSES), **times}
         self.before = self.rows = self.total = self.done = self.most = self.gap = 0
-        self.seconds = []
         PAUSES.clear()
         return [said]
 
@@ -218,20 +206,6 @@ def counting(source: Source, sink: Sink) -> pen.Pipeline:
     return pen.Pipeline("counts").read(source).key_by("key").aggregate(n=pen.count(), name="counts").write(sink)
 
 
-class Second(NamedTuple):
-    """About a second of a task: its rows, and the processor time of all threads of its process, in microseconds as the times."""
-
-    begin: int
-    end: int
-    rows: int
-    cpu: int
-
-    @property
-    def rate(self) -> float:
-        """Rows per second."""
-        return self.rows / (self.end - self.begin) * SECOND_US
-
-
 @dataclass(frozen=True, slots=True)
 class Counted:
     """What came of a run."""
@@ -245,7 +219,6 @@ class Counted:
     memory: int
     pauses_ms: list[float]
     gap_ms: float
-    seconds_seen: list[Second]  # of all tasks
 
     @property
     def rate(self) -> float:
@@ -265,10 +238,12 @@ def count(
     limited: bool = False,
     filled: int = 0,
     pipeline: Callable[[Source, Sink], pen.Pipeline] = counting,
+    traces: Path | None = None,
 ) -> Counted:
-    """Run to the end, and check."""
+    """Run to the end, and check. `traces`: where its source is to note when it was read."""
+    read = source if traces is None else Traced(source, traces)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        pipeline(source, Tally(Path(folder), source.rounds, limited, filled)).run(runner)
+        pipeline(read, Tally(Path(folder), source.rounds, limited, filled)).run(runner)
         epochs = [json.loads(file.read_text()) for file in Path(folder).glob("*.json")]
     said = [each for epoch in epochs for each in epoch]
     wrote = [each for each in said if each["first_at"]]
@@ -283,7 +258,6 @@ def count(
         max(each["memory"] for each in said),
         [pause / 1e3 for each in said for pause in each["pauses"]],
         max(each["gap"] for each in said) / 1e3,
-        [Second(*second) for each in said for second in each["seconds"]],
     )
 
 
@@ -310,133 +284,67 @@ def large(keys: int, runner: pen.Runner | None = None) -> dict[str, Any]:
     return {"rates": rates, "figures": figures, "verified": not found.note, "note": found.note}
 
 
-class InSpells(pen.Continuous):
-    """Two tasks: a snapshot every second for some seconds, then none for as long, and so on.
-
-    What the machine's other guests do to a run of ten seconds is more than what snapshots do. Seconds of one run that follow each other
-    have the same of it, with snapshots and without.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(session(), parallelism=PARALLELISM, snapshot_every="1s")
-
-    def attempts(self, conductor: Conductor) -> ContinuousAttempts:
-        return SpellAttempts(conductor, self._spark)
-
-
-class SpellAttempts(ContinuousAttempts):
-    """A job whose snapshots may wait."""
-
-    def wants_epoch(self) -> bool:
-        return spell_of(time.time_ns() // 1000) % 2 == 0
-
-
-def spell_of(at: int) -> int:
-    """The number of the spell, by the clock that all processes of a machine share."""
-    return at // (SPELL_S * SECOND_US)
-
-
 def snapshots(
     keys: int,
     rounds: int,
     runs: int,
-    runner: Callable[[], pen.Runner] = InSpells,
+    runner: Callable[[], pen.Runner] = EveryOther,
     pipeline: Callable[[Source, Sink], pen.Pipeline] = counting,
     what: str = "a pipeline",
     seconds: float | None = None,
 ) -> dict[str, Any]:
-    """Seconds with a snapshot in them and seconds without, of the same runs: the median of each. `seconds`: how long a run should take;
-    `rounds` are then those of the warm-up, which tells how many it takes."""
+    """What snapshots cost: see `traced.py`. `seconds`: how long a run should take; `rounds` are then those of the warm-up, which tells
+    how many it takes."""
     warm_up = count(Keys(keys, rounds), runner(), pipeline=pipeline)
     if seconds is not None:
         rounds = max(2, round(warm_up.rate * seconds / keys))
-    found = [count(Keys(keys, rounds), runner(), pipeline=pipeline) for _ in range(runs)]
-    kinds = by_kind([second for each in found for second in each.seconds_seen])
+
+    def run(folder: Path) -> Counted:
+        return count(Keys(keys, rounds), runner(), pipeline=pipeline, traces=folder)
+
+    found, cost = traced_runs(run, runs)
     pauses = [pause for each in found for pause in each.pauses_ms]
-    compared = comparison(
-        {"what; keys, rounds over them": f"{what}; {keys:,}, {rounds}"},
-        "updates",
-        # Short runs have no such seconds, which the figures tell.
-        {name: [PARALLELISM * each.rate for each in of_kind] or [found[0].rate] for name, of_kind in kinds.items()},
-        {name: cpu_ns_of(of_kind) if of_kind else found[0].cpu_ns for name, of_kind in kinds.items()},
-        min(each.commits for each in found),
-        [each.note for each in found],
-    )
-    compared["figures"] |= {
-        "seconds of a task that were compared, without and with": f"{len(kinds['without'])}, {len(kinds['with'])}",
+    figures = {
+        "what; keys, rounds over them": f"{what}; {keys:,}, {rounds}",
+        **cost.figures("updates"),
+        "snapshots in a run": str(min(each.commits for each in found)),
         "calls of `freeze` and `stored`: p99, most": f"{np.percentile(pauses, 99):.1f} ms, {max(pauses):.1f} ms",
         "longest time without an update": f"{max(each.gap_ms for each in found):.0f} ms",
     }
-    return {**compared, "rates": {f"{what}, {keys:,} keys, snapshots every second": round(compared["rate"]["with"])}}
-
-
-def cpu_ns_of(seconds: Sequence[Second]) -> float:
-    """Processor time per row."""
-    return sum(each.cpu for each in seconds) / sum(each.rows for each in seconds) * 1e3
-
-
-def by_kind(seconds: Iterable[Second]) -> dict[str, list[Second]]:
-    """Seconds with snapshots and without. What lies in a spell's first second, or in two spells, may have something of either."""
-    found: dict[str, list[Second]] = {"with": [], "without": []}
-    for each in seconds:
-        if spell_of(each.begin - SECOND_US) == spell_of(each.end):
-            found["without" if spell_of(each.end) % 2 else "with"].append(each)
-    return found
-
-
-def ad_counts(
-    rows: int, runs: int, runner: Callable[[str], pen.Runner] = continuous, seconds: float | None = None
-) -> dict[str, Any]:
-    """The same comparison for views per campaign and window, of generated events."""
-
-    def run(every: str, rows: int) -> Run:
-        with processes.watched(os.getpid()) as used:
-            found = run_penstock(runner(every), workload.ad_counts(workload.generated(rows)), rows)
-        return replace(found, cpu_s=used.cpu_s)
-
-    warm_up = run("1s", rows)
-    if seconds is not None:
-        rows = int(warm_up.steady * seconds)
-    found: dict[str, list[Run]] = {"with": [], "without": []}
-    for name in in_turn(found, runs):
-        found[name].append(run("1s" if name == "with" else "1h", rows))
-    return comparison(
-        {"what; rows": f"ad counts; {rows:,}"},
-        "events",
-        {name: [each.whole for each in measured] for name, measured in found.items()},
-        {name: statistics.median(each.cpu_s for each in measured) / rows * 1e9 for name, measured in found.items()},
-        min(len(each.commits) for each in found["with"]),
-        [each.note for measured in found.values() for each in measured],
+    rate = statistics.median(each.rate for each in found)
+    return compared(
+        figures, {f"{what}, {keys:,} keys, a snapshot every other second": round(rate)}, [each.note for each in found]
     )
 
 
-def in_turn(names: Iterable[str], runs: int) -> Iterator[str]:
-    """Each name so many times: a b, b a, a b. Whether the machine becomes slower or faster meanwhile, neither gains by it."""
-    order = list(names)
-    for _ in range(runs):
-        yield from order
-        order.reverse()
-
-
-def comparison(
-    about: Mapping[str, str],
-    unit: str,
-    rates: Mapping[str, Sequence[float]],
-    cpu_ns: Mapping[str, float],
-    commits: int,
-    notes: Sequence[str],
+def ad_counts(
+    rows: int, runs: int, runner: Callable[[], pen.Runner] = EveryOther, seconds: float | None = None
 ) -> dict[str, Any]:
-    """What is left of the rate with snapshots; `rates` of all runs "with" them and "without", and processor time per row."""
-    rate = {name: statistics.median(each) for name, each in rates.items()}
+    """The same for views per campaign and window, of generated events."""
+    warm_up = run_penstock(runner(), workload.ad_counts(workload.generated(rows)), rows)
+    if seconds is not None:
+        rows = int(warm_up.steady * seconds)
+
+    def run(folder: Path) -> Run:
+        return run_penstock(runner(), workload.ad_counts(Traced(workload.generated(rows), folder)), rows)
+
+    found, cost = traced_runs(run, runs)
+    figures = {"what; rows": f"ad counts; {rows:,}", **cost.figures("events")}
+    figures["snapshots in a run"] = str(min(len(each.commits) for each in found))
+    return compared(figures, {}, [each.note for each in found])
+
+
+def traced_runs(run: Callable[[Path], T], runs: int) -> tuple[list[T], Cost]:
+    """So many of them, and what snapshots cost them."""
+    found, traces = [], []
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        for _ in range(runs):
+            found.append(run(Path(folder)))
+            traces.append(Trace.read(Path(folder)))
+    return found, Cost.of(traces)
+
+
+def compared(figures: dict[str, str], rates: dict[str, int], notes: Iterable[str]) -> dict[str, Any]:
+    """A result of this part."""
     note = "; ".join(sorted({each for each in notes if each}))
-    figures = {
-        **about,
-        f"{unit} per second without snapshots": f"{rate['without'] / 1e6:.2f}M",
-        f"{unit} per second with snapshots every second": f"{rate['with'] / 1e6:.2f}M",
-        "what is left": f"{rate['with'] / rate['without']:.0%}",
-        "processor time for one, without and with; what is left by that": (
-            f"{cpu_ns['without']:,.1f} ns, {cpu_ns['with']:,.1f} ns; {cpu_ns['without'] / cpu_ns['with']:.0%}"
-        ),
-        "snapshots in a run": str(commits),
-    }
-    return {"rates": {}, "rate": rate, "figures": figures, "verified": not note, "note": note}
+    return {"rates": rates, "figures": figures, "verified": not note, "note": note}
