@@ -47,8 +47,11 @@ class Near:
 
     def forget(self, slots: Ints) -> None:
         """The keys that have these slots are gone."""
-        if len(slots) > len(self._keys):
-            slots = np.fromiter(self._keys, np.int64, len(self._keys))[np.isin(list(self._keys), slots)]
+        if 2 * len(slots) > len(self._keys):  # to keep the others is less work
+            gone = set(slots.tolist())
+            self._keys = {slot: key for slot, key in self._keys.items() if slot not in gone}
+            self._slots = {key: slot for slot, key in self._keys.items()}
+            return
         for slot in slots.tolist():
             if slot in self._keys:
                 self._slots.pop(self._keys.pop(slot), None)  # a key that equals another, as -0.0 does 0.0, may be gone already
