@@ -7,7 +7,8 @@ the clock (`EveryOther`), its source notes when how many rows were read (`Traced
 
 1. **Seconds**: each that has a snapshot beside the two around it, which have none.
 2. **What is missing**: the quarter of a second from the trigger on, beside the half before it and the half after it. All that a
-   snapshot does happens there: freeze, write, publish, and the waits of those who want the same cores.
+   snapshot does happens there: freeze, write, publish, and the waits of those who want the same cores. It can be told only of a job
+   whose batches are far shorter than that.
 
 Both are means over all snapshots of all runs, with their standard errors.
 """
@@ -34,6 +35,7 @@ SECOND_US = 1_000_000
 START_S = 2  # of a run: what is imported, what memory is found for the first time
 DURING_US = SECOND_US // 4
 AROUND_US = SECOND_US // 2
+POLL_US_MAX = DURING_US // 10
 
 
 # A job.
@@ -129,6 +131,11 @@ class Trace:
         last = min((int(notes[-1, 0]) for notes in self.splits if len(notes)), default=0)
         return range(-(-first // SECOND_US) + START_S, last // SECOND_US)
 
+    @property
+    def fine(self) -> bool:
+        """Whether rows were read often enough to tell parts of a second apart."""
+        return all(len(notes) > 1 and np.median(np.diff(notes[:, 0])) < POLL_US_MAX for notes in self.splits)
+
     def rate(self, begin_us: int, end_us: int, of: int = 1) -> float:
         """Rows per second between two moments; `of=2`: processor time per second."""
         gained = sum(np.diff(np.interp([begin_us, end_us], notes[:, 0], notes[:, of]))[0] for notes in self.splits)
@@ -152,7 +159,7 @@ class Left(NamedTuple):
 
     def text(self) -> str:
         """In percent."""
-        return f"{self.share:.1%} ± {self.error:.1%}" if self.count > 1 else "too short to tell"
+        return f"{self.share:.1%} ± {self.error:.1%}" if self.count > 1 else "cannot be told"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +187,8 @@ class Cost:
                 if second % 2 == 0:
                     by_seconds.append(2 * rates[second] / (rates[second - 1] + rates[second + 1]))
                     by_cpu.append((costs[second - 1] + costs[second + 1]) / costs[second] / 2)
-                    by_missing.append(1 - missing(trace, second * SECOND_US))
+                    if trace.fine:
+                        by_missing.append(1 - missing(trace, second * SECOND_US))
         with_one, without = (float(np.median(seconds[has])) if seconds[has] else float("nan") for has in (True, False))
         return cls(with_one, without, Left.of(by_seconds), Left.of(by_cpu), Left.of(by_missing))
 
@@ -191,7 +199,7 @@ class Cost:
             "what is left: seconds with one beside those around them": self.by_seconds.text(),
             "what is left by processor time": self.by_cpu.text(),
             "what is left: the quarter of a second from a snapshot on, beside the halves around it": self.by_missing.text(),
-            "snapshots that were looked at": str(self.by_missing.count),
+            "snapshots that were looked at": str(self.by_seconds.count),
         }
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from benchmarks import (
     statejobs,
     statepeer,
     systems,
+    traced,
     windows,
     workload,
 )
@@ -158,27 +160,49 @@ def test_a_run_with_snapshots_is_as_long_as_they_need() -> None:
     assert rounds > 2, "those of the warm-up take a few milliseconds"
 
 
-def test_seconds_are_compared_only_where_their_spell_is_more_than_a_second_old() -> None:
-    second, spell = statejobs.SECOND_US, statejobs.SPELL_S * statejobs.SECOND_US
-    begins = {"with": [10 * spell + second, 11 * spell - second - 1], "without": [11 * spell + second]}
-    neither = [10 * spell + second - 1, 11 * spell - second, 11 * spell - 1]
-    seconds = [statejobs.Second(at, at + second, 5, 3) for at in (*begins["with"], *begins["without"], *neither)]
-    found = statejobs.by_kind(seconds)
-    assert {name: [each.begin for each in of_kind] for name, of_kind in found.items()} == begins
-    assert seconds[0].rate == 5
+def trace_of(rate: Callable[[int], float], seconds: int = 12, poll_us: int = 1_000) -> traced.Trace:
+    """Two splits that are read at `rate` (rows per microsecond, by the time), from the beginning of second 100 on."""
+    times = 100 * traced.SECOND_US + np.arange(0, seconds * traced.SECOND_US + poll_us, poll_us)
+    rows = np.cumsum([0, *(rate(int(at)) * poll_us for at in times[:-1])]).astype(np.int64)
+    notes = np.stack([times, rows, times - times[0]], axis=1)
+    return traced.Trace([notes, notes])
+
+
+def test_what_a_snapshot_costs_is_what_is_missing_after_it() -> None:
+    slow = trace_of(lambda at: 10.0 * (0.5 if at % 2_000_000 < 100_000 else 1.0))
+    cost = traced.Cost.of([slow, slow])
+    assert cost.by_missing.share == pytest.approx(0.95, abs=1e-3), "half of the rows of a tenth of a second"
+    assert cost.by_seconds.share == pytest.approx(0.95, abs=1e-3)
+    assert cost.by_cpu.share == pytest.approx(0.95, abs=1e-3)
+    assert (cost.without, cost.with_one) == (pytest.approx(20e6, rel=1e-3), pytest.approx(19e6, rel=1e-3))
+    assert cost.by_seconds.count == cost.by_missing.count == 8, "those with a whole second on either side, not in the first two"
+
+
+def test_a_machine_that_becomes_slower_is_not_what_snapshots_cost() -> None:
+    cost = traced.Cost.of([trace_of(lambda at: 10.0 * 0.95 ** ((at - 100_000_000) / 1e6))])
+    assert cost.by_seconds.share == pytest.approx(1.0, abs=2e-3)
+    assert cost.by_missing.share == pytest.approx(1.0, abs=2e-3)
+
+
+def test_parts_of_a_second_are_told_apart_only_where_rows_are_read_often() -> None:
+    cost = traced.Cost.of([trace_of(lambda at: 10.0, poll_us=100_000)])
+    assert cost.by_missing.count == 0
+    assert cost.by_missing.text() == "cannot be told"
+    assert cost.by_seconds.text() == "100.0% ± 0.0%"
+
+
+def test_a_run_that_is_too_short_says_so() -> None:
+    texts = traced.Cost.of([trace_of(lambda at: 10.0, seconds=2), traced.Trace([])]).figures("rows").values()
+    assert "cannot be told" in texts
 
 
 def test_what_snapshots_cost_ad_counts_is_told_in_the_words_of_the_other_cases() -> None:
-    compared = statejobs.ad_counts(20_000, 1, lambda every: local())
+    compared = statejobs.ad_counts(20_000, 1, local)
     assert compared["verified"], compared["note"]
-    by_clock, by_cpu, *_, last = list(compared["figures"])[-3:]
-    assert (by_clock, last) == ("what is left", "snapshots in a run")
-    cpu_ns = {"with": 50.0, "without": 49.0}
-    wrong = statejobs.comparison({}, "rows", {"with": [3e6, 9e6, 6e6], "without": [8e6]}, cpu_ns, 1, ["", "one is missing"])
-    assert wrong["figures"]["what is left"] == "75%"
-    assert wrong["figures"][by_cpu] == "49.0 ns, 50.0 ns; 98%"
-    assert wrong["note"] == "one is missing"
-    assert not wrong["verified"]
+    other = statejobs.snapshots(1_000, rounds=2, runs=1, runner=local)
+    assert [*compared["figures"]][2:] == [*other["figures"]][2:-2]
+    wrong = statejobs.compared({}, {}, ["", "one is missing", ""])
+    assert (wrong["note"], wrong["verified"]) == ("one is missing", False)
 
 
 @pytest.mark.parametrize("function", [statefunctions.Count, statefunctions.CountBatch])
@@ -208,10 +232,6 @@ def test_scattered_keys_come_once_in_each_round_and_go_on_where_they_were_read_u
             found.update(chunk.batch.column("key").to_pylist())
             position, ended = chunk.position, chunk.ended
     assert found == dict.fromkeys(range(1_000), 3)
-
-
-def test_what_is_compared_takes_turns_that_favour_none() -> None:
-    assert list(statejobs.in_turn(("a", "b"), 3)) == ["a", "b", "b", "a", "a", "b"]
 
 
 def test_tasks_that_know_nothing_of_each_other_count_everything_each() -> None:
