@@ -48,7 +48,6 @@ CASES: dict[str, tuple[str, ...]] = {
 NOT_QUICK = {
     *(("generated", system) for system in ("microbatch", "structured-streaming", "flink-two-phase")),
     *(("memory", system) for system in THROUGHPUT["memory"]),
-    ("files", "flink-two-phase"),
     *(("latency-500k", system) for system in ("continuous", "flink")),
     ("backpressure", "continuous"),
     *(("scaling", part) for part in ("parallelism", "functions", "batch", "channels")),
@@ -82,10 +81,10 @@ FULL = Sizes(
     runs=3,
     latency_s=10,
     kills=30,
-    backpressure_s=16,
+    backpressure_s=13,
     backpressure_aligned=True,
     scaling_scale=1.0,
-    windows_scale=0.7,
+    windows_scale=0.5,
     state_scale=1.0,
     timeout_s=600,
 )

@@ -49,8 +49,8 @@ SPECS = {
 FILL_KEYS = 1_000_000  # new keys per snapshot while a large table is filled
 CHANGES = ((0.001, 100), (0.01, 20), (0.1, 5))  # how many of the keys change per snapshot, and how many snapshots
 
-SNAPSHOTS_S = 24.0  # of a run with a snapshot every other second: ten of them, whatever the machine's hour is like
-ADS_S = 29.0  # as long, but by the rate of a warm-up of some seconds, of which the first are slow
+SNAPSHOTS_S = 22.0  # of a run with a snapshot every other second: ten of them, whatever the machine's hour is like
+ADS_S = 27.0  # as long, but by the rate of a warm-up of some seconds, of which the first are slow
 
 Numbers = npt.NDArray[np.int64]
 
@@ -75,9 +75,9 @@ def run(part: str, *, runs: int, scale: float) -> dict[str, Any]:
                 statejobs.snapshots(int(1_000_000 * scale), rounds=60, runs=runs, seconds=SNAPSHOTS_S * scale),
             )
         case "functions":
-            return statefunctions.run(int(1_000_000 * scale), runs)
+            return statefunctions.run(int(1_000_000 * scale), min(runs, 2))
         case _:
-            return statepeer.run(int(12_000 * scale))
+            return statepeer.run(int(9_000 * scale))
 
 
 def joined(*results: dict[str, Any]) -> dict[str, Any]:

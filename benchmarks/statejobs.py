@@ -30,7 +30,7 @@ from benchmarks import sampler, workload
 from benchmarks.measure import Run
 from benchmarks.state import BATCH, MEMORY_MAX, memory_now
 from benchmarks.systems import PARALLELISM, run_penstock, session
-from benchmarks.traced import Cost, EveryOther, Trace, Traced
+from benchmarks.traced import Cost, EveryOther, Notes, Trace, Traced
 from penstock.connectors.connector import (
     Chunk,
     Committer,
@@ -107,11 +107,13 @@ class Tally(Sink):
     rounds: int
     limited: bool = False
     filled: int = 0
+    traces: Path | None = None  # where to note when there were how many rows
     name: str = "tally"
     accepts: frozenset[str] = frozenset({"append", "update"})
 
     def writer(self, context: SinkContext) -> Writer:
-        return TallyWriter(self.rounds, self.limited, self.filled)
+        notes = None if self.traces is None else Notes(self.traces / f"{context.uid.replace('/', '-')}.trace")
+        return TallyWriter(self.rounds, self.limited, self.filled, notes)
 
     def committer(self, context: SinkContext) -> Committer:
         return TallyCommitter(self.folder)
@@ -120,8 +122,9 @@ class Tally(Sink):
 class TallyWriter(Writer):
     """In the task that counts."""
 
-    def __init__(self, rounds: int, limited: bool, filled: int) -> None:
+    def __init__(self, rounds: int, limited: bool, filled: int, notes: Notes | None) -> None:
         sampler.start_if_wanted()
+        self.notes = notes
         self.limited = limited
         if limited:
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, usual_limits()[1]))
@@ -134,6 +137,8 @@ class TallyWriter(Writer):
     def write(self, batch: pa.RecordBatch) -> None:
         now = time.time_ns() // 1000
         counts = batch.column("n").to_numpy()
+        if self.notes is not None:
+            self.notes.add(len(counts))
         if not self.first_at and counts.min(initial=self.rounds) > self.filled:
             self.first_at = self.last_at = now
             self.cpu = time.process_time_ns() // 1000
@@ -151,6 +156,8 @@ class TallyWriter(Writer):
             resource.setrlimit(resource.RLIMIT_DATA, usual_limits())
 
     def prepare(self, epoch: int) -> list[Json]:
+        if self.notes is not None:
+            self.notes.write()
         times = {"first_at": self.first_at, "last_at": self.last_at, "gap": self.gap}
         times |= {"cpu": time.process_time_ns() // 1000 - self.cpu, "process": os.getpid()}
         counts = {"rows": self.rows, "before": self.before, "total": self.total, "done": self.done, "most": self.most}
@@ -240,10 +247,9 @@ def count(
     pipeline: Callable[[Source, Sink], pen.Pipeline] = counting,
     traces: Path | None = None,
 ) -> Counted:
-    """Run to the end, and check. `traces`: where its source is to note when it was read."""
-    read = source if traces is None else Traced(source, traces)
+    """Run to the end, and check. `traces`: where to note when there were how many rows."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        pipeline(read, Tally(Path(folder), source.rounds, limited, filled)).run(runner)
+        pipeline(source, Tally(Path(folder), source.rounds, limited, filled, traces)).run(runner)
         epochs = [json.loads(file.read_text()) for file in Path(folder).glob("*.json")]
     said = [each for epoch in epochs for each in epoch]
     wrote = [each for each in said if each["first_at"]]

@@ -44,11 +44,12 @@ PENSTOCK: dict[str, Callable[[Any, int], pen.Runner]] = {
 SPARK = (*PENSTOCK, "structured-streaming")
 THROUGHPUT = {
     "generated": (*SPARK, *flinkpeer.SYSTEMS),
-    "memory": (*PENSTOCK, *flinkpeer.SYSTEMS),
-    "files": (*SPARK, *flinkpeer.SYSTEMS),
+    "memory": ("continuous", *flinkpeer.SYSTEMS),
+    "files": (*SPARK, "flink"),
     "python": ("continuous", "bytewax"),
 }
-"""Which systems are compared in which case of throughput. Spark reads no lines from memory, and Flink's functions are Java."""
+"""Which systems are compared in which case of throughput. Spark reads no lines from memory, Flink's functions are Java, and what two
+phases or micro-batches make of lines is told once, of those from memory or of those from files."""
 
 
 def session(slots: int = PARALLELISM, java: str | None = None) -> Any:

@@ -3,12 +3,12 @@
 The same job, without a single snapshot, has 14 million rows in one second and 21 in another: by the processor time a row takes, which
 is what other guests do to caches and memory. Neither runs nor spells of seconds can be compared to 3%. Seconds that follow each other
 can, if there are enough of them, and parts of a second better still. So a job has a snapshot at the beginning of every other second of
-the clock (`EveryOther`), its source notes when how many rows were read (`Traced`), and two things are looked at:
+the clock (`EveryOther`), it notes when how many rows were done (`Notes`), and two things are looked at:
 
 1. **Seconds**: each that has a snapshot beside the two around it, which have none.
-2. **What is missing**: the quarter of a second from the trigger on, beside the half before it and the half after it. All that a
-   snapshot does happens there: freeze, write, publish, and the waits of those who want the same cores. It can be told only of a job
-   whose batches are far shorter than that.
+2. **What is missing**: from a tenth of a second before the trigger to three after it, beside the halves of a second around that. All
+   that a snapshot does happens there: freeze, write, publish, and the waits of those who want the same cores. It can be told only of a
+   job whose batches take less than a tenth of a second.
 
 Both are means over all snapshots of all runs, with their standard errors.
 """
@@ -33,9 +33,9 @@ from penstock.runners.continuous.driver import ContinuousAttempts
 
 SECOND_US = 1_000_000
 START_S = 2  # of a run: what is imported, what memory is found for the first time
-DURING_US = SECOND_US // 4
+SOONER_US = SECOND_US // 10  # what a batch that is under way at the trigger may take
+DURING_US = 4 * SECOND_US // 10
 AROUND_US = SECOND_US // 2
-POLL_US_MAX = DURING_US // 10
 
 
 # A job.
@@ -59,7 +59,7 @@ class EveryOtherAttempts(ContinuousAttempts):
 
 
 class Traced(Source):
-    """Another source, and a file per split in `folder`."""
+    """Another source, and a file per split in `folder`: for jobs whose work is to read, and whose rows do not wait long after that."""
 
     def __init__(self, source: Source, folder: Path) -> None:
         self.source, self.folder = source, folder
@@ -78,21 +78,17 @@ class Traced(Source):
 
 
 class TracedReader(Reader):
-    """Notes of each poll when it was, how many rows there have been by then, and what processor time this process has had: all in
-    microseconds. They are written once a second: to send them along with the rows would be work for the driver, and seen."""
+    """Notes what is read."""
 
     def __init__(self, reader: Reader, file: Path) -> None:
-        self.reader, self.file = reader, file
-        self.rows = 0
-        self.notes: list[tuple[int, int, int]] = []
+        self.reader, self.notes = reader, Notes(file)
 
     def poll(self, rows_max: int) -> Chunk | None:
         chunk = self.reader.poll(rows_max)
         if chunk is not None and chunk.batch is not None:
-            self.rows += chunk.batch.num_rows
-            self.notes.append((time.time_ns() // 1000, self.rows, time.process_time_ns() // 1000))
-            if chunk.ended or self.notes[-1][0] - self.notes[0][0] > SECOND_US:
-                self._write()
+            self.notes.add(chunk.batch.num_rows)
+            if chunk.ended:
+                self.notes.write()
         return chunk
 
     def backlog(self) -> bool:
@@ -101,10 +97,28 @@ class TracedReader(Reader):
     def close(self) -> None:
         self.reader.close()
 
-    def _write(self) -> None:
+
+class Notes:
+    """When there were how many rows, and what processor time this process had had by then: all in microseconds. They are written once a
+    second: to send them along with the rows would be work for the driver, and seen."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.rows = 0
+        self.found: list[tuple[int, int, int]] = []
+
+    def add(self, rows: int) -> None:
+        """So many more, now."""
+        self.rows += rows
+        self.found.append((time.time_ns() // 1000, self.rows, time.process_time_ns() // 1000))
+        if self.found[-1][0] - self.found[0][0] > SECOND_US:
+            self.write()
+
+    def write(self) -> None:
+        """To the file's end."""
         with self.file.open("ab") as file:
-            np.array(self.notes, np.int64).tofile(file)
-        self.notes = []
+            np.array(self.found, np.int64).tofile(file)
+        self.found = []
 
 
 # What is made of it.
@@ -112,13 +126,13 @@ class TracedReader(Reader):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What the splits of one run noted: by split, rows of (time, rows by then, processor time by then)."""
+    """What the tasks of one run noted: by task, rows of (time, rows by then, processor time by then)."""
 
-    splits: Sequence[npt.NDArray[np.int64]]
+    tasks: Sequence[npt.NDArray[np.int64]]
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Of all files that `Traced` left there; they are removed."""
+        """Of all files with notes in there; they are removed."""
         found = []
         for file in sorted(folder.glob("*.trace")):
             found.append(np.fromfile(file, np.int64).reshape(-1, 3))
@@ -126,19 +140,19 @@ class Trace:
         return cls(found)
 
     def seconds(self) -> range:
-        """The whole seconds in which all splits were read, without those of the start."""
-        first = max((int(notes[0, 0]) for notes in self.splits if len(notes)), default=0)
-        last = min((int(notes[-1, 0]) for notes in self.splits if len(notes)), default=0)
+        """The whole seconds in which all tasks were at work, without those of the start."""
+        first = max((int(notes[0, 0]) for notes in self.tasks if len(notes)), default=0)
+        last = min((int(notes[-1, 0]) for notes in self.tasks if len(notes)), default=0)
         return range(-(-first // SECOND_US) + START_S, last // SECOND_US)
 
     @property
     def fine(self) -> bool:
-        """Whether rows were read often enough to tell parts of a second apart."""
-        return all(len(notes) > 1 and np.median(np.diff(notes[:, 0])) < POLL_US_MAX for notes in self.splits)
+        """Whether there are notes enough to tell parts of a second apart."""
+        return all(len(notes) > 1 and np.median(np.diff(notes[:, 0])) < SOONER_US for notes in self.tasks)
 
     def rate(self, begin_us: int, end_us: int, of: int = 1) -> float:
         """Rows per second between two moments; `of=2`: processor time per second."""
-        gained = sum(np.diff(np.interp([begin_us, end_us], notes[:, 0], notes[:, of]))[0] for notes in self.splits)
+        gained = sum(np.diff(np.interp([begin_us, end_us], notes[:, 0], notes[:, of]))[0] for notes in self.tasks)
         return float(gained) / (end_us - begin_us) * SECOND_US
 
 
@@ -198,7 +212,7 @@ class Cost:
             f"{unit} per second, in seconds without a snapshot and with one": f"{self.without / 1e6:.2f}M, {self.with_one / 1e6:.2f}M",
             "what is left: seconds with one beside those around them": self.by_seconds.text(),
             "what is left by processor time": self.by_cpu.text(),
-            "what is left: the quarter of a second from a snapshot on, beside the halves around it": self.by_missing.text(),
+            "what is left: four tenths of a second that have one beside the halves around them": self.by_missing.text(),
             "snapshots that were looked at": str(self.by_seconds.count),
         }
 
@@ -208,9 +222,9 @@ def of_second(second: int) -> tuple[int, int]:
     return second * SECOND_US, (second + 1) * SECOND_US
 
 
-def missing(trace: Trace, at: int) -> float:
-    """How many seconds' worth of rows are missing after a snapshot that was wanted then: of one second, the share that it costs."""
-    before = trace.rate(at - AROUND_US, at)
-    after = trace.rate(at + DURING_US, at + DURING_US + AROUND_US)
-    during = trace.rate(at, at + DURING_US)
-    return (1 - 2 * during / (before + after)) * DURING_US / SECOND_US
+def missing(trace: Trace, trigger: int) -> float:
+    """How many seconds' worth of rows are missing around a snapshot that was wanted then: of one second, the share that it costs."""
+    begin = trigger - SOONER_US
+    end = begin + DURING_US
+    around = trace.rate(begin - AROUND_US, begin) + trace.rate(end, end + AROUND_US)
+    return (1 - 2 * trace.rate(begin, end) / around) * DURING_US / SECOND_US

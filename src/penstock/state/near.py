@@ -48,8 +48,8 @@ class Near:
     def forget(self, slots: Ints) -> None:
         """The keys that have these slots are gone."""
         if 2 * len(slots) > len(self._keys):  # to keep the others is less work
-            gone = set(slots.tolist())
-            self._keys = {slot: key for slot, key in self._keys.items() if slot not in gone}
+            known = np.fromiter(self._keys, np.int64, len(self._keys))
+            self._keys = {slot: self._keys[slot] for slot in known[~np.isin(known, slots)].tolist()}
             self._slots = {key: slot for slot, key in self._keys.items()}
             return
         for slot in slots.tolist():
