@@ -210,6 +210,33 @@ def test_texts_that_do_not_fit_in_one_arrow_column_are_frozen_as_several_runs(
     assert sorted(contents(kind.open(spec, ALL, 128, handles, files))) == rows
 
 
+MIXED = pa.record_batch(
+    {
+        "whole": pa.array([1, None, 3], pa.int64()),
+        "yes": pa.array([True, False, None]),
+        "text": pa.array(["short", None, "longer than what stands in a view"]),
+        "boxed": pa.array([[1], None, [2, 3]], pa.list_(pa.int64())),
+    }
+)
+
+
+@pytest.mark.parametrize("deleted", [[], [2], [1, 2, 3]])
+def test_all_keys_are_frozen_as_copies_whatever_their_columns_are(deleted: list[int], kind: Kind) -> None:
+    table = kind(StateSpec("mixed", COUNTS.keys, MIXED.schema), ALL, 128)
+    table.put_many(ads(1, 2, 3), MIXED)
+    frozen, files = table.freeze(1), FilesInMemory()
+    assert sum(run.rows for run in frozen.runs) == 3
+    table.put_many(ads(1, 2, 3), MIXED.take(pa.array([2, 0, 1])))
+    table.delete_many(ads(*deleted))
+    later = table.freeze(2)
+    for state, values, gone in ((frozen, [0, 1, 2], []), (later, [2, 0, 1], deleted)):
+        opened = kind.open(table.spec, ALL, 128, store(state, files, files.name), files)
+        found, rows = opened.get_many(ads(1, 2, 3))
+        assert found.tolist() == [ad not in gone for ad in (1, 2, 3)]
+        wanted = MIXED.take(pa.array([None if ad in gone else row for ad, row in zip((1, 2, 3), values)], pa.int64()))
+        assert rows.to_pylist() == wanted.to_pylist()
+
+
 def test_a_frozen_state_does_not_see_later_changes(kind: Kind) -> None:
     files = FilesInMemory()
     table = kind(COUNTS, ALL, 128)
