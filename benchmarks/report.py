@@ -100,7 +100,8 @@ and a million sessions that stay open beside ten thousand, each key in turn.
 
 STATE = """\
 A count per key: what is there is read, and one more is written. For a table alone and for pipelines (two tasks, exactly once) beside
-Spark's `transformWithState` from Python with RocksDB. All counts were checked.
+Spark's `transformWithState` from Python with RocksDB. All counts were checked. What snapshots cost is told with the standard error of the
+mean over all that were looked at (`benchmarks/traced.py` says how).
 """
 PARTS = {
     "tables": "A table alone, batches of 64 thousand keys, processor time",
