@@ -50,7 +50,7 @@ NOT_QUICK = {
     *(("memory", system) for system in THROUGHPUT["memory"]),
     *(("latency-500k", system) for system in ("continuous", "flink")),
     ("backpressure", "continuous"),
-    *(("scaling", part) for part in ("parallelism", "functions", "batch", "channels")),
+    *(("scaling", part) for part in ("parallelism", "exchanged", "functions", "batch", "channels")),
     *(("state", part) for part in ("snapshots", "functions", "transform-with-state")),
 }
 """What says nothing at a size that takes seconds, or what another case says too; run when the case is named."""

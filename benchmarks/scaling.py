@@ -4,15 +4,17 @@
 
 1. **parallelism**: ad counts of generated events in one task and in two, beside Flink; also with a Python function per event, where next to
    nothing but the function takes time. Two should be twice as fast, or as fast as two processes that know nothing of each other: cores
-   share a cache and the way to memory.
+   share a cache and the way to memory. What the driver does, it does on the other core while there is one task, and at the expense of
+   two: with a snapshot every 200 ms, as in the throughput cases, that is 5% of them.
 2. **keys**: a count per key, as many rows, or a few of each key, over a thousand to ten million. Rows should cost the same; where a batch
    has a key many times, they are counted in front of the exchange and cost less, and the updates per row tell.
-3. **functions**: a Python function per row that counts in its keyed state. It is called for every row whatever the number of keys, so here
+3. **exchanged**: the same, but nothing is counted in front of the exchange: what keys cost in the table, with nothing saved before it.
+4. **functions**: a Python function per row that counts in its keyed state. It is called for every row whatever the number of keys, so here
    rows should cost the same from the fewest keys on.
-4. **batch**: a count per key again, with sources that hand out fewer rows at a time.
-5. **channels**: the same in more and more tasks, on the same two cores. Each task has a channel to each: what more of them cost is
+5. **batch**: a count per key again, with sources that hand out fewer rows at a time.
+6. **channels**: the same in more and more tasks, on the same two cores. Each task has a channel to each: what more of them cost is
    overhead.
-6. **state**: a table of more and more keys, of which the same number change between two snapshots. What changes should cost, not what
+7. **state**: a table of more and more keys, of which the same number change between two snapshots. What changes should cost, not what
    is there.
 
 A curve is a list of points; each has a name, what it cost, and figures. Every point is checked.
@@ -25,7 +27,7 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ import numpy as np
 import penstock as pen
 from benchmarks import flinkpeer, statefunctions, statejobs, systems, workload
 from benchmarks.measure import Run, difference
-from benchmarks.scattered import Scattered
+from benchmarks.scattered import Scattered, Unfolded
 from benchmarks.state import FILL_KEYS, Stored, summary, wrong_total
 from benchmarks.workload import Input
 from penstock import sinks
@@ -42,12 +44,16 @@ from penstock.checkpoints.storage import open_store
 from penstock.connectors.connector import Sink, Source
 from penstock.runners.runner import Runner
 
-PARTS = ("parallelism", "keys", "functions", "batch", "channels", "state")
+PARTS = ("parallelism", "keys", "exchanged", "functions", "batch", "channels", "state")
 KEYS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 BATCHES = (65_536, 16_384, 4_096, 1_024)
 TASKS_COMPARED = (1, 2)
 TASKS = (2, 4, 8)
-ROUNDS_MIN = 4  # over all keys, of which the first finds them new
+ROUNDS_MIN = 8  # over all keys, of which the first two find them new
+FOLDED_KEYS = 10_000  # up to so many, a batch has each key many times
+FOLDED_ROWS = 5  # so many times the rows: they take a fifth of the time
+SNAPSHOT_EVERY = "400ms"  # of tasks that are compared: ten of them in the four seconds that two take
+PAIRS = 5  # more and shorter runs of one and of two: seconds that follow each other are alike, minutes are not
 FEW_KEYS = 100_000
 MANY_KEYS = 1_000_000  # from here on a process has more for its keys than for its batches
 CHANGED, SNAPSHOTS = 10_000, 50
@@ -64,7 +70,9 @@ def run(part: str, *, runs: int, scale: float) -> dict[str, Any]:
         case "parallelism":
             return curve((point for system in SYSTEMS for point in parallelism(system, scale, runs)), compared="")
         case "keys":
-            return curve(keys(int(20_000_000 * scale), runs, tasks_on(systems.PARALLELISM)))
+            return curve(keys(int(40_000_000 * scale), runs, tasks_on(systems.PARALLELISM)))
+        case "exchanged":
+            return curve(exchanged(int(40_000_000 * scale), runs, tasks_on(systems.PARALLELISM)))
         case "functions":
             return curve(functions_over_keys(int(2_000_000 * scale), int(10_000_000 * scale), tasks_on(systems.PARALLELISM)))
         case "batch":
@@ -96,19 +104,19 @@ def tasks_on(slots: int) -> MakeRunner:
 
 
 def penstock(
-    runner: Callable[[int], Runner], job: Callable[[Source], pen.Pipeline], rows: int, runs: int
+    runner: Callable[[int], Runner], job: Callable[[Source], pen.Pipeline], rows: int, runs: int, pairs: int = 0
 ) -> dict[int, list[Run]]:
-    """One task and two in turn, after a run of each that warms up: what the machine's hour is like counts for both."""
+    """One task and two in turn, so often, or at least `pairs` times, after a run of each that warms up."""
     found: dict[int, list[Run]] = {tasks: [] for tasks in TASKS_COMPARED}
-    for count in (rows // 4, *[rows] * runs):
+    for count in (rows // 4, *[rows] * max(runs, pairs)):
         for tasks, each in found.items():
             each.append(systems.run_penstock(runner(tasks), job(workload.generated(count)), count))
     return {tasks: each[1:] for tasks, each in found.items()}
 
 
 def continuous(tasks: int) -> Runner:
-    """As in the other cases."""
-    return pen.Continuous(systems.session(), parallelism=tasks, snapshot_every=systems.SNAPSHOT_EVERY)
+    """Tasks on the Spark of the other cases."""
+    return pen.Continuous(systems.session(), parallelism=tasks, snapshot_every=SNAPSHOT_EVERY)
 
 
 def microbatch(tasks: int) -> Runner:
@@ -119,7 +127,7 @@ def microbatch(tasks: int) -> Runner:
 def flink(rows: int, runs: int) -> dict[int, list[Run]]:
     """The same by Flink, which is started for each."""
     events, warm_up = Input(rows, Path()), Input(rows // 4, Path())
-    run = functools.partial(flinkpeer.run, "flink", "generated", events, warm_up, snapshot_every=systems.SNAPSHOT_EVERY)
+    run = functools.partial(flinkpeer.run, "flink", "generated", events, warm_up, snapshot_every=SNAPSHOT_EVERY)
     return {tasks: run(runs=runs, parallelism=tasks) for tasks in TASKS_COMPARED}
 
 
@@ -160,9 +168,9 @@ def alone(rows: int, barrier: Any, answers: Any) -> None:
 
 
 SYSTEMS: dict[str, tuple[Callable[[int, int], dict[int, list[Run]]], int]] = {
-    "Penstock Continuous": (functools.partial(penstock, continuous, workload.ad_counts), 320_000_000),
+    "Penstock Continuous": (functools.partial(penstock, continuous, workload.ad_counts, pairs=PAIRS), 360_000_000),
     "Penstock Continuous, a Python function per event": (
-        functools.partial(penstock, continuous, workload.ad_counts_by_function),
+        functools.partial(penstock, continuous, workload.ad_counts_by_function, pairs=PAIRS),
         24_000_000,
     ),
     "Penstock MicroBatch": (functools.partial(penstock, microbatch, workload.ad_counts), 400_000_000),
@@ -173,22 +181,28 @@ SYSTEMS: dict[str, tuple[Callable[[int, int], dict[int, list[Run]]], int]] = {
 
 
 def parallelism(system: str, scale: float, runs: int) -> Iterator[Point]:
-    """One task and two."""
+    """One task and two. Each run of two is compared with the run of one before it: what the machine's hour is like counts for both."""
     run, rows = SYSTEMS[system]
-    alone: dict[str, float] = {}
-    for tasks, found in run(int(rows * scale), runs).items():
-        rate = {what: statistics.median(getattr(each, what) for each in found) for what in ("whole", "steady")}
-        alone = alone or rate
+    found = run(int(rows * scale), runs)
+    for tasks, each in found.items():
+        rates = {what: [getattr(one, what) for one in each] for what in ("whole", "steady")}
+        gains = {what: gain(each, found[TASKS_COMPARED[0]], what) for what in rates}
         yield {
             "name": f"{system}, {tasks} task{'s' if tasks > 1 else ''}",
-            "cost": 1e9 / rate["whole"],
-            "note": "; ".join(each.note for each in found if each.note),
+            "cost": 1e9 / statistics.median(rates["whole"]),
+            "note": "; ".join(one.note for one in each if one.note),
             "figures": {
-                "events/s, whole": f"{rate['whole'] / 1e6:.2f}M",
-                "steady": f"{rate['steady'] / 1e6:.2f}M",
-                "to one task": f"{rate['whole'] / alone['whole']:.2f}x, {rate['steady'] / alone['steady']:.2f}x",
+                "events/s, whole": f"{statistics.median(rates['whole']) / 1e6:.2f}M",
+                "steady": f"{statistics.median(rates['steady']) / 1e6:.2f}M",
+                "to one task": f"{gains['whole']:.2f}x, {gains['steady']:.2f}x",
+                "commits": str(min(len(one.commits) for one in each)),
             },
         }
+
+
+def gain(some: Sequence[Run], others: Sequence[Run], what: str) -> float:
+    """How many times as fast some runs are as others, each beside its own: the median."""
+    return statistics.median(getattr(one, what) / getattr(other, what) for one, other in zip(some, others, strict=True))
 
 
 # Keys, batches, channels.
@@ -200,13 +214,23 @@ def keys(rows: int, runs: int, runner: MakeRunner) -> Iterator[Point]:
     for count in KEYS:
         if count > rows:
             break
-        found = measured(Scattered(count, max(ROUNDS_MIN, rows // count)), runner(systems.PARALLELISM), runs)
+        wanted = rows * FOLDED_ROWS if count <= FOLDED_KEYS else rows
+        found = measured(Scattered(count, max(ROUNDS_MIN, wanted // count)), runner(systems.PARALLELISM), runs)
         memory = max(each.memory for each in found)
         least = least or memory
         more = systems.PARALLELISM * (memory - least) / count
         figures = {"memory of a task's process": f"{memory / 2**20:,.0f} MiB"}
         figures["memory per key"] = f"{more:,.0f} bytes" if count >= MANY_KEYS else "-"
         yield point(f"{count:,} keys", found, figures)
+
+
+def exchanged(rows: int, runs: int, runner: MakeRunner) -> Iterator[Point]:
+    """As many rows over more and more keys, and each row crosses the exchange."""
+    for count in KEYS:
+        if count > rows:
+            break
+        source = Unfolded(count, max(ROUNDS_MIN, rows // count))
+        yield point(f"{count:,} keys", measured(source, runner(systems.PARALLELISM), runs), {})
 
 
 def functions_over_keys(rows: int, keys_max: int, runner: MakeRunner) -> Iterator[Point]:

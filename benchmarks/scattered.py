@@ -20,6 +20,7 @@ import pyarrow as pa
 from benchmarks.state import BATCH
 from benchmarks.statejobs import SCHEMA, Keys
 from penstock.connectors.connector import Chunk, Json, Reader, SourceContext
+from penstock.operators.aggregate import Bools, PartialAggregate
 
 STEP = 982_451_653
 
@@ -70,3 +71,32 @@ class ScatteredReader(Reader):
         self.position += count
         key = number % self.source.keys * STEP % self.source.keys
         return Chunk(pa.RecordBatch.from_arrays([pa.array(key)], schema=SCHEMA), self.position, ended=self.position >= self.end)
+
+
+@dataclass(frozen=True)
+class Unfolded(Scattered):
+    """The same keys, for a count that does not fold rows in front of the exchange while a process reads them."""
+
+    name: str = "unfolded"
+
+    def open(self, split: str, position: Json, context: SourceContext) -> Reader:
+        return UnfoldedReader(self, int(split), position or 0)
+
+
+class UnfoldedReader(ScatteredReader):
+    """Takes the folding out of its process, and puts it back."""
+
+    def __init__(self, source: Scattered, split: int, position: int) -> None:
+        super().__init__(source, split, position)
+        PartialAggregate._folded = apart  # type: ignore[method-assign]
+
+    def close(self) -> None:
+        PartialAggregate._folded = FOLDED  # type: ignore[method-assign]
+
+
+FOLDED = PartialAggregate._folded
+
+
+def apart(self: PartialAggregate, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Bools | None]:
+    """Each row as a partial row of its own."""
+    return self._accumulators.partial(batch, self._keys, grouped=False)

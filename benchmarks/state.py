@@ -71,7 +71,6 @@ def run(part: str, *, runs: int, scale: float) -> dict[str, Any]:
             return joined(
                 statejobs.ad_counts(int(400_000_000 * scale), runs, seconds=ADS_S * scale),
                 statefunctions.snapshots(int(1_000_000 * scale), runs, seconds=SNAPSHOTS_S * scale),
-                statejobs.snapshots(int(100_000 * scale), rounds=600, runs=runs, seconds=SNAPSHOTS_S * scale),
                 statejobs.snapshots(int(1_000_000 * scale), rounds=60, runs=runs, seconds=SNAPSHOTS_S * scale),
             )
         case "functions":

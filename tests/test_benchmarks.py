@@ -50,6 +50,9 @@ from benchmarks.run import CASES, FILES, FULL, NOT_QUICK, QUICK, WARM_UP, chosen
 import penstock as pen
 from penstock import sinks, sources
 from penstock.connectors.connector import SourceContext
+from penstock.expr import Accumulators
+from penstock.operators.aggregate import PartialAggregate
+from penstock.operators.operator import Errors
 
 ROWS = 400_000
 
@@ -234,6 +237,29 @@ def test_scattered_keys_come_once_in_each_round_and_go_on_where_they_were_read_u
     assert found == dict.fromkeys(range(1_000), 3)
 
 
+def test_rows_are_not_folded_while_a_source_of_unfolded_ones_is_open(tmp_path: Path) -> None:
+    def folded() -> int:
+        """How many rows are left of three, of which two have the same key."""
+        counts = Accumulators([("n", pen.count())], statejobs.SCHEMA)
+        operator = PartialAggregate("counts", ["key"], None, counts, Errors("counts", "fail", pa.schema([])))
+        return sum(rows.num_rows for _, rows in operator.process(pa.record_batch({"key": [1, 2, 1]}), None))
+
+    assert folded() == 2
+    reader = scattered.Unfolded(1_000, 3).open("0", None, SourceContext("keys", tmp_path, ("key",)))
+    assert folded() == 3
+    reader.close()
+    assert folded() == 2
+
+
+def test_two_tasks_are_compared_with_the_run_of_one_before_them() -> None:
+    def runs(*seconds: float) -> list[measure.Run]:
+        return [measure.Run(100, [(each, 100)], True) for each in seconds]
+
+    # The machine's hour becomes worse: medians of each would say 0.8.
+    assert scaling.gain(runs(5, 10, 40), runs(4, 8, 20), "whole") == pytest.approx(0.8)
+    assert scaling.gain(runs(5, 10, 40), runs(10, 20, 80), "whole") == pytest.approx(2.0)
+
+
 def test_tasks_that_know_nothing_of_each_other_count_everything_each() -> None:
     run = scaling.together(2, 20_000)
     assert run.verified, run.note
@@ -254,6 +280,7 @@ def small_curves(folder: Path) -> dict[str, dict[str, Any]]:
 
     return {
         "keys": scaling.curve(scaling.keys(20_000, 1, runner)),
+        "exchanged": scaling.curve(scaling.exchanged(20_000, 1, runner)),
         "functions": scaling.curve(scaling.functions_over_keys(5_000, 10_000, runner)),
         "batch": scaling.curve(scaling.batches(100_000, 1, runner)),
         "channels": scaling.curve(scaling.channels(200_000, 1, runner)),
@@ -269,6 +296,7 @@ def test_every_curve_is_checked_and_compared_with_its_first_point(tmp_path: Path
     assert {part: len(result["points"]) for part, result in found.items()} == {
         "parallelism": 2,
         "keys": 2,  # there are no more keys than rows
+        "exchanged": 2,
         "functions": 2,
         "batch": len(scaling.BATCHES),
         "channels": len(scaling.TASKS),
