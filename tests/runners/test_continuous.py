@@ -27,6 +27,7 @@ from penstock.connectors.connector import Chunk, Reader, Source, SourceContext
 from penstock.errors import DecodeError, JobError, RunnerError
 from penstock.protocol import coordinator as c
 from penstock.protocol.messages import Barrier, Batch, Stamp, TaskAck
+from penstock.runners.continuous import driver
 from penstock.runners.continuous.channel import Credentials, Wires
 from penstock.runners.continuous.control import ControlServer
 from penstock.runners.continuous.wire import ack_json
@@ -562,6 +563,26 @@ def test_nothing_is_left_and_nothing_listens_beyond_this_machine(spark: Any, tmp
     again.read(sources.generate(numbered, schema=NUMBERED, rows=10)).write(sinks.memory("tidy-again"))
     again.run(pen.Continuous(spark, parallelism=4))
     assert len(sinks.memory("tidy-again").rows()) == 10
+
+
+class Leaves(ControlServer):
+    """Whose workers are gone as soon as they are told to exit."""
+
+    def dismiss(self) -> None:
+        super().dismiss()
+        self.wait_until_gone(10)
+
+
+@pytest.mark.spark
+def test_a_job_whose_workers_leave_at_once_is_not_cancelled(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled: list[str] = []
+    monkeypatch.setattr(driver, "ControlServer", Leaves)
+    monkeypatch.setattr(spark.sparkContext, "cancelJobGroup", cancelled.append)
+    p = pen.Pipeline("leaving")
+    p.read(sources.generate(numbered, schema=NUMBERED, rows=10)).write(sinks.memory("leaving"))
+    p.run(pen.Continuous(spark, parallelism=2))
+    assert len(sinks.memory("leaving").rows()) == 10
+    assert cancelled == []
 
 
 @pytest.mark.spark

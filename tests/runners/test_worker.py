@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from penstock.runners.continuous import link
 from penstock.runners.continuous.worker import Worker
+from penstock.runners.spark.frames import Decoder, control_of
 
 
 class Done(Worker):
@@ -37,3 +43,32 @@ def test_the_end_of_the_input_is_told_before_the_first_nap_and_once() -> None:
     worker = Done()
     worker._work()
     assert worker.naps == [(0.1, ["ended"])] * 3
+
+
+def test_a_worker_that_is_told_to_exit_does_not_lie_down_again() -> None:
+    worker = Done()
+    worker.line.orders.append({"say": "exit"})
+    worker._work()
+    assert worker.naps == []
+
+
+def test_a_workers_last_words_do_not_wait_for_its_next_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "BEAT_S", 60.0)
+    listener = socket.create_server(("127.0.0.1", 0))
+    pulse = link.Pulse(lambda: 7)
+    line = link.DriverLine(listener.getsockname()[:2], {"say": "hello"}, pulse, lambda: None, stuck_s=60)
+    line.start()
+    driver, _ = listener.accept()
+    driver.settimeout(10)
+    line.say("ended")
+    pulse.rounds = 3
+    began = time.monotonic()
+    line.hang_up()
+    assert time.monotonic() - began < link.EXIT_S / 2
+    assert not line.is_alive()
+    data = b"".join(iter(lambda: driver.recv(4096), b""))
+    said = [control_of(frame) for frame in Decoder().feed(data)]
+    assert [each["say"] for each in said] == ["hello", "beat", "ended", "beat"]
+    assert (said[-1]["rounds"], said[-1]["read"]) == (3, 7)
+    driver.close()
+    listener.close()

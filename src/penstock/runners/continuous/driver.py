@@ -161,9 +161,9 @@ class ContinuousAttempts:
         server, job = self._server, self._job
         if server is None or job is None:
             return
-        failed = server.failed
+        failed, came = server.failed, server.complete  # once they are told to exit, workers leave
         server.dismiss()
-        if server.complete or server.failed:
+        if came or failed:
             job.join(EXIT_S)
         if job.is_alive():
             with contextlib.suppress(Exception):
@@ -257,7 +257,7 @@ class ContinuousAttempts:
             server.fail(too_few_slots(self._spark, spec.parallelism, slots_of(self._spark)), fatal=True)
             return
         for _ in range(20):  # a worker that was lost is noticed by its line too, in better words
-            if server.failed or server.closing:
+            if server.failed or server.ending or server.closing:
                 return
             time.sleep(0.05)
         never_came = any(word in text for word in ("PYTHON_VERSION_MISMATCH", "ModuleNotFoundError", "ImportError"))

@@ -89,12 +89,15 @@ class DriverLine(threading.Thread):
         """Until the end of the worker, or of the driver."""
         beat_at = time.monotonic()
         try:
-            while not (self._over and not self._saying and not self._bytes):
+            while True:
                 now = time.monotonic()
                 if now >= beat_at:
                     self._beat(now)
                     beat_at = now + BEAT_S
+                over = self._over  # before the last words are sent: what is said later is not waited for
                 self._send()
+                if over and not self._bytes:
+                    return
                 for key, _ in self._selector.select(max(0.0, beat_at - time.monotonic())):
                     if key.data == "wake":
                         self._wake_read.recv(4096)

@@ -274,8 +274,10 @@ class Worker:
         pulse, loop, wires = self.pulse, self.loop, self.wires
         quiet = 0  # rounds without work, in a row
         told_at = collected_at = 0.0
-        while not self._exiting:
+        while True:
             self._take_orders()
+            if self._exiting:
+                return  # before the nap: nobody would wake us
             pulse.working = True
             progress = loop.step(now_us(), time.monotonic() + SLICE_S)
             pulse.working = False
