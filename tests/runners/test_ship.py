@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
 import subprocess
 import sys
 import tempfile
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import RunnerError
-from penstock.runners.spark import session, ship
+from penstock.runners.spark import daemon, session, ship
 
 
 @pytest.mark.spark
@@ -55,6 +57,26 @@ def test_the_package_travels_with_all_its_sources(tmp_path: Path) -> None:
         assert archive.read("penstock/runners/spark/ship.py") == Path(ship.__file__).read_bytes()
     assert {"penstock/__init__.py", "penstock/py.typed", "penstock/protocol/coordinator.py"} <= names
     assert not [name for name in names if "__pycache__" in name]
+
+
+@pytest.mark.spark
+def test_workers_are_forks_of_a_process_that_has_imported_what_they_need(spark: Any) -> None:
+    ship.check_workers(spark)
+    parents = spark.sparkContext.parallelize([0], 1).map(lambda _: os.getppid()).collect()
+    command = Path(f"/proc/{parents[0]}/cmdline").read_text().split("\0")
+    assert session.DAEMON in command
+    threads = [file.read_text().strip() for file in Path(f"/proc/{parents[0]}/task").glob("*/comm")]
+    assert len(threads) <= 2, "but for one of Arrow's allocator there are none: they would be missing in the workers"
+
+
+def test_without_an_installed_package_workers_come_from_sparks_own_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert session.forks() == {"spark.python.daemon.module": daemon.__name__}
+
+    def missing(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", missing)
+    assert session.forks() == {}
 
 
 ENDING = """

@@ -35,7 +35,7 @@ class Process:
             return "executor"
         if "SparkSubmit" in self.command or "spark-submit" in self.command:
             return "jvm"
-        if "pyspark.daemon" in self.command:
+        if "pyspark.daemon" in self.command or "penstock.runners.spark.daemon" in self.command:
             return "python"
         return "driver" if "soak.driver" in self.command else "other"
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib.metadata
 import os
 import signal
 import socket
@@ -71,6 +72,7 @@ logger.python.name = org.apache.spark.api.python
 logger.python.level = off
 """
 
+DAEMON = "penstock.runners.spark.daemon"
 SLOTS_LEAST = 4  # of a session made here: the next job may want more than this one, and idle slots cost nothing
 SLOTS_WAIT_S = 20.0
 SOCKET_PATH_MAX = 103
@@ -114,7 +116,7 @@ def make_session(slots: int, conf: Mapping[str, str] | None = None) -> SparkSess
         file.write(LOGGING)
     try:
         builder = SparkSession.builder.appName("penstock").master(f"local[{max(slots, SLOTS_LEAST)}]")
-        settings = {**CONF, **sockets(), **(conf or {})}
+        settings = {**CONF, **sockets(), **forks(), **(conf or {})}
         settings["spark.driver.extraJavaOptions"] += f" -Dlog4j2.configurationFile={Path(file.name).as_uri()}"
         for key, value in settings.items():
             builder = builder.config(key, value)
@@ -132,6 +134,16 @@ def sockets() -> dict[str, str]:
     them; Unix sockets do not, but systems allow their paths, which are in the temporary folder, about a hundred bytes."""
     path = f"{tempfile.gettempdir()}/.{uuid.uuid4()}.sock"
     return {"spark.python.unix.domain.socket.enabled": "true" if len(os.fsencode(path)) <= SOCKET_PATH_MAX else "false"}
+
+
+def forks() -> dict[str, str]:
+    """Where workers come from: a process that has imported what they need. Only if it can be found by any Python that Spark starts, for
+    whatever job: a package that is merely on our path is not."""
+    try:
+        importlib.metadata.distribution("penstock")
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    return {"spark.python.daemon.module": DAEMON}
 
 
 def dismiss_workers(owner: int, java: int) -> None:
@@ -154,7 +166,9 @@ def daemons_of(java: int) -> list[int]:
             return ""
 
     children = [pid for file in Path(f"/proc/{java}/task").glob("*/children") for pid in read(file).split()]
-    return [int(pid) for pid in children if "pyspark.daemon" in read(Path(f"/proc/{pid}/cmdline"))]
+    return [
+        int(pid) for pid in children if any(name in read(Path(f"/proc/{pid}/cmdline")) for name in ("pyspark.daemon", DAEMON))
+    ]
 
 
 def require_pyspark() -> None:
