@@ -171,7 +171,7 @@ SYSTEMS: dict[str, tuple[Callable[[int, int], dict[int, list[Run]]], int]] = {
     "Penstock Continuous": (functools.partial(penstock, continuous, workload.ad_counts, pairs=PAIRS), 360_000_000),
     "Penstock Continuous, a Python function per event": (
         functools.partial(penstock, continuous, workload.ad_counts_by_function, pairs=PAIRS),
-        24_000_000,
+        27_000_000,
     ),
     "Penstock MicroBatch": (functools.partial(penstock, microbatch, workload.ad_counts), 400_000_000),
     "Flink": (flink, 32_000_000),
