@@ -69,6 +69,19 @@ def test_workers_are_forks_of_a_process_that_has_imported_what_they_need(spark: 
     assert len(threads) <= 2, "but for one of Arrow's allocator there are none: they would be missing in the workers"
 
 
+def test_a_worker_that_java_has_hung_up_on_ends_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        raise BrokenPipeError(32, "Broken pipe")
+    except OSError:
+        daemon.print_failure()
+    assert capsys.readouterr() == ("", "")
+    try:
+        raise ValueError("something else")
+    except ValueError:
+        daemon.print_failure()
+    assert "ValueError: something else" in capsys.readouterr().err
+
+
 def test_without_an_installed_package_workers_come_from_sparks_own_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     assert session.forks() == {"spark.python.daemon.module": daemon.__name__}
 

@@ -10,14 +10,18 @@ for every process, at a job's start and again after a worker was lost. Here it i
    Nothing of the user's is imported.
 2. What is there before the fork is frozen: no collection looks at it again, so that processes go on sharing its memory.
 3. Standard output belongs to Spark, which reads from it where to connect to.
+4. Spark hangs up on workers that were idle for a minute. They try to answer, and Spark's daemon would print a traceback for each.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import sys
+import traceback
+from types import SimpleNamespace
 
-__all__ = ["IMPORTED"]
+__all__ = ["IMPORTED", "print_failure"]
 
 IMPORTED = (
     "pyspark.worker",
@@ -31,11 +35,18 @@ def main() -> None:
     """Import, and be Spark's daemon from then on."""
     from pyspark import daemon
 
+    daemon.traceback = SimpleNamespace(**{**vars(traceback), "print_exc": print_failure})
     for name in IMPORTED:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
     daemon.manager()
+
+
+def print_failure() -> None:
+    """In a worker: why it ends. That Java has hung up is no failure: whoever cares was told another way."""
+    if not isinstance(sys.exception(), BrokenPipeError):
+        traceback.print_exc()
 
 
 if __name__ == "__main__":
