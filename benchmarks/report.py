@@ -71,9 +71,9 @@ was stopped, and exactly the rows that were read had been committed, each once a
 SCALING = """\
 How cost grows with one thing at a time. All but the first and the last are a count per key in pipelines with a snapshot every second,
 keys in no order; processor time is of all workers. Where a batch has a key many times, its rows are counted before they are sent: few
-keys make fewer updates than rows, and cost less. One task and two take turns, and each run of two is compared with the run of one before
-it. Tasks that know nothing of each other are processes that each count everything by themselves: what they gain by a second one is what
-the machine has to give. Every count was checked.
+keys make fewer updates than rows, and cost less. One task and two take turns, and are compared by the medians of each, and each run of
+two with the run of one before it. Tasks that know nothing of each other are processes that each count everything by themselves: what
+they gain by a second one is what the machine has to give. Every count was checked.
 """
 CURVES = {
     "parallelism": "Tasks: ad counts, generated events",

@@ -48,6 +48,7 @@ PARTS = ("parallelism", "keys", "exchanged", "functions", "batch", "channels", "
 KEYS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 BATCHES = (65_536, 16_384, 4_096, 1_024)
 TASKS_COMPARED = (1, 2)
+WHAT = ("whole", "steady")
 TASKS = (2, 4, 8)
 ROUNDS_MIN = 8  # over all keys, of which the first two find them new
 FOLDED_KEYS = 10_000  # up to so many, a batch has each key many times
@@ -181,27 +182,35 @@ SYSTEMS: dict[str, tuple[Callable[[int, int], dict[int, list[Run]]], int]] = {
 
 
 def parallelism(system: str, scale: float, runs: int) -> Iterator[Point]:
-    """One task and two. Each run of two is compared with the run of one before it: what the machine's hour is like counts for both."""
+    """One task and two: by the medians of each, and run by run, each of two beside the one of one before it. What the machine's hour is
+    like counts for both of a pair; medians may be of different hours."""
     run, rows = SYSTEMS[system]
     found = run(int(rows * scale), runs)
+    alone = found[TASKS_COMPARED[0]]
     for tasks, each in found.items():
-        rates = {what: [getattr(one, what) for one in each] for what in ("whole", "steady")}
-        gains = {what: gain(each, found[TASKS_COMPARED[0]], what) for what in rates}
+        whole, steady = (statistics.median(getattr(one, what) for one in each) for what in WHAT)
         yield {
             "name": f"{system}, {tasks} task{'s' if tasks > 1 else ''}",
-            "cost": 1e9 / statistics.median(rates["whole"]),
+            "cost": 1e9 / whole,
             "note": "; ".join(one.note for one in each if one.note),
             "figures": {
-                "events/s, whole": f"{statistics.median(rates['whole']) / 1e6:.2f}M",
-                "steady": f"{statistics.median(rates['steady']) / 1e6:.2f}M",
-                "to one task": f"{gains['whole']:.2f}x, {gains['steady']:.2f}x",
+                "events/s, whole": f"{whole / 1e6:.2f}M",
+                "steady": f"{steady / 1e6:.2f}M",
+                "to one task, by medians": ", ".join(f"{by_medians(each, alone, what):.2f}x" for what in WHAT),
+                "run by run": ", ".join(f"{run_by_run(each, alone, what):.2f}x" for what in WHAT),
                 "commits": str(min(len(one.commits) for one in each)),
             },
         }
 
 
-def gain(some: Sequence[Run], others: Sequence[Run], what: str) -> float:
-    """How many times as fast some runs are as others, each beside its own: the median."""
+def by_medians(some: Sequence[Run], others: Sequence[Run], what: str) -> float:
+    """How many times as fast some runs are as others: the median of these to the median of those."""
+    first, second = (statistics.median(getattr(one, what) for one in runs) for runs in (some, others))
+    return first / second
+
+
+def run_by_run(some: Sequence[Run], others: Sequence[Run], what: str) -> float:
+    """The same, each beside its own: the median of those."""
     return statistics.median(getattr(one, what) / getattr(other, what) for one, other in zip(some, others, strict=True))
 
 

@@ -251,13 +251,14 @@ def test_rows_are_not_folded_while_a_source_of_unfolded_ones_is_open(tmp_path: P
     assert folded() == 2
 
 
-def test_two_tasks_are_compared_with_the_run_of_one_before_them() -> None:
+def test_two_tasks_are_compared_by_medians_and_with_the_run_of_one_before_them() -> None:
     def runs(*seconds: float) -> list[measure.Run]:
         return [measure.Run(100, [(each, 100)], True) for each in seconds]
 
-    # The machine's hour becomes worse: medians of each would say 0.8.
-    assert scaling.gain(runs(5, 10, 40), runs(4, 8, 20), "whole") == pytest.approx(0.8)
-    assert scaling.gain(runs(5, 10, 40), runs(10, 20, 80), "whole") == pytest.approx(2.0)
+    # The machine is twice as slow from the second run of two on.
+    one, two = runs(4, 4, 8), runs(2, 4, 4)
+    assert scaling.by_medians(two, one, "whole") == pytest.approx(1.0)
+    assert scaling.run_by_run(two, one, "whole") == pytest.approx(2.0)
 
 
 def test_tasks_that_know_nothing_of_each_other_count_everything_each() -> None:
@@ -304,7 +305,8 @@ def test_every_curve_is_checked_and_compared_with_its_first_point(tmp_path: Path
     }
     for result in found.values():
         assert result["verified"], result["note"]
-    assert found["parallelism"]["points"][0]["figures"]["to one task"] == "1.00x, 1.00x"
+    assert found["parallelism"]["points"][0]["figures"]["to one task, by medians"] == "1.00x, 1.00x"
+    assert found["parallelism"]["points"][0]["figures"]["run by run"] == "1.00x, 1.00x"
     assert found["keys"]["points"][0]["figures"]["cost, to the first"] == "1.00x"
     sent = [point["figures"]["updates per row"] for part in ("functions", "batch", "channels") for point in found[part]["points"]]
     assert set(sent) == {"1.00"}, "points of a curve differ in nothing else"
