@@ -1,10 +1,12 @@
-"""Every exception a user can meet. Each message says what was found, what was expected and the nearest fix.
+"""Every exception a user can meet. Each message says what was found and what was expected; its second line is the nearest fix.
 
 `PenstockError` is the base. Errors that point at a line of the user's own program carry `where` ("ads.py:24"); the API fills it
-in.
+in. A `Fix` has an id, and under that id a test in tests/fixes brings the error about, does what the text says, and sees it gone.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 __all__ = [
     "BadNameError",
@@ -12,6 +14,7 @@ __all__ = [
     "ConfigError",
     "CorruptError",
     "DecodeError",
+    "Fix",
     "HeldError",
     "JobError",
     "PenstockError",
@@ -24,8 +27,28 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """What to do about an error, printed as the second line of its message.
+
+    Code stands last, after "Write: ", so that it can be copied, and so that a test can run it as it stands:
+    `Fix("retry.attempts", "Write: pen.retry(3)")`. Anything else is a sentence.
+    """
+
+    id: str
+    text: str
+
+
 class PenstockError(Exception):
-    """Base of everything Penstock raises on purpose."""
+    """Base of everything Penstock raises on purpose. `message` is its first line, without `fix`."""
+
+    def __init__(self, message: str = "", *, fix: Fix | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  {self.fix.text}" if self.fix else self.message
 
 
 class PlanError(PenstockError):
@@ -34,13 +57,12 @@ class PlanError(PenstockError):
     `where` is the user's own line ("ads.py:24"); it is printed before the message.
     """
 
-    def __init__(self, message: str, *, where: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, message: str = "", *, fix: Fix | None = None, where: str | None = None) -> None:
+        super().__init__(message, fix=fix)
         self.where = where
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.message}" if self.where else self.message
+        return f"{self.where}: {super().__str__()}" if self.where else super().__str__()
 
 
 class ConfigError(PenstockError):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.eventtime import duration_text, micros
 
 DELAY_US = 100_000
+ATTEMPTS = Fix("retry.attempts", "Write: pen.retry(3)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,12 @@ def retry(attempts: int, *, then: str = "fail", delay: Any = "100ms") -> Policy:
     'retry(3, then="dead-letter", delay="1s")'
     """
     if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
-        raise PlanError(f"retry({attempts!r}) is no number of attempts. Write at least 1: pen.retry(3)")
+        raise PlanError(f"retry({attempts!r}) is no number of attempts, of which there is at least 1", fix=ATTEMPTS)
     wait = micros(delay, "delay")
     if wait < 0:
-        raise PlanError(f'delay="{duration_text(wait)}" is negative. Write: delay="{duration_text(-wait)}"')
+        raise PlanError(
+            f'delay="{duration_text(wait)}" is negative', fix=Fix("retry.delay", f'Write: delay="{duration_text(-wait)}"')
+        )
     return Policy(_word(then, "then"), attempts, wait)
 
 
@@ -55,6 +58,8 @@ def policy_of(on_error: object, default: Policy | None = None) -> Policy:
 
 def _word(value: object, what: str) -> str:
     if value not in ("fail", "dead-letter"):
-        more = ', or pen.retry(3, then="dead-letter")' if what == "on_error" else ""
-        raise PlanError(f'{what}={value!r} is not known. Write "fail" or "dead-letter"{more}')
+        more = ', or on_error=pen.retry(3, then="dead-letter")' if what == "on_error" else ""
+        raise PlanError(
+            f"{what}={value!r} is not known", fix=Fix("retry.then", f'Write: {what}="fail", or {what}="dead-letter"{more}')
+        )
     return str(value)

@@ -55,9 +55,7 @@ def test_a_name_that_is_no_text_is_refused() -> None:
 
 @pytest.mark.parametrize("value", ["ignore", "", None])
 def test_on_error_knows_two_words_and_retry(value: Any) -> None:
-    assert raised(lambda: pen.Pipeline("a", on_error=value)).message == (
-        f'on_error={value!r} is not known. Write "fail" or "dead-letter", or pen.retry(3, then="dead-letter")'
-    )
+    assert raised(lambda: pen.Pipeline("a", on_error=value)).message == f"on_error={value!r} is not known"
 
 
 @pytest.mark.parametrize("value", [0, -1, 32769])

@@ -103,7 +103,7 @@ class Keyed(Stateful):
             try:
                 canonical_type(input.schema.field(key).type)
             except PlanError as error:
-                raise self.error(f"the key {key!r}: {error.message}") from None
+                raise self.error(f"the key {key!r}: {error.message}", fix=error.fix) from None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -179,7 +179,7 @@ class Aggregating(KeyedRows):
         try:
             return list(self.accumulators.results)
         except PlanError as error:
-            raise self.error(error.message) from None
+            raise self.error(error.message, fix=error.fix) from None
 
     def needs(self, used: Used) -> list[set[str]]:
         read = {c for _, aggregate in self.aggregates for c in aggregate.columns() if not c.startswith("__") or c == ALL_COLUMN}

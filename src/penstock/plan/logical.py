@@ -21,7 +21,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from penstock.connectors.connector import Sink, Source
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.eventtime import duration_text
 from penstock.expr import Expr, col
 from penstock.functions import RowFunction
@@ -101,9 +101,9 @@ class Node:
         self._set(schema=schema or input.schema, timed=input.timed, changes=input.changes, keys=input.keys)
         self._set(signed=input.signed, paned=input.paned, retimed=input.retimed)
 
-    def error(self, message: str) -> PlanError:
+    def error(self, message: str, *, fix: Fix | None = None) -> PlanError:
         """A PlanError at the user's line."""
-        return PlanError(message, where=self.where or None)
+        return PlanError(message, fix=fix, where=self.where or None)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -539,7 +539,7 @@ def typed(expr: Expr, input: Node, node: Node) -> pa.DataType:
     try:
         return expr.type(pa.schema([*input.schema, *input.hidden]))
     except PlanError as error:
-        raise node.error(error.message) from None
+        raise node.error(error.message, fix=error.fix) from None
 
 
 def words(what: Expr | RowFunction | None) -> str:

@@ -75,7 +75,7 @@ class Lookup(Node):
             try:
                 same = canonical_type(ours) == canonical_type(theirs)
             except PlanError as error:
-                raise self.error(f"the key {name!r}: {error.message}") from None
+                raise self.error(f"the key {name!r}: {error.message}", fix=error.fix) from None
             if not same:
                 raise self.error(
                     f"{name!r} is {ours} and {column!r} of table {self.table.name!r} is {theirs}: no row would match."

@@ -130,6 +130,6 @@ def checked(name: str, value: Any, origin: str) -> Any:
             raise ConfigError(f'guarantee={value!r} ({origin}) is not known yet. It is "exactly-once"')
         return str(value)
     except PlanError as error:
-        raise ConfigError(f"{error.message} ({origin})") from None
+        raise ConfigError(f"{error.message} ({origin})", fix=error.fix) from None
     except ValueError:
         raise ConfigError(f"{name}={value!r} ({origin}) is not a whole number") from None
