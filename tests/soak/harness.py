@@ -65,7 +65,9 @@ class Result:
 
     plan: JobPlan
     kills: list[Kill] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)  # empty: exactly once, and nothing left
+    wrong: list[str] = field(default_factory=list)  # empty: exactly once
+    left: list[str] = field(default_factory=list)  # what should have been removed. Empty: nothing of ours was left
+    sparks: list[str] = field(default_factory=list)  # what Spark left: no fault of ours, and no secret either
     rows: int = 0
     read: int = 0
     took_s: float = 0.0
@@ -118,6 +120,12 @@ class Harness:
                 os.kill(each.pid, signal.SIGKILL)
         life.process.wait(GONE_S)
         shutil.rmtree(life.tmp, ignore_errors=True)
+
+    def _bury(self, life: Life, when: str, *, killed: bool) -> None:
+        """A life has ended: note what it left."""
+        found = life.bury(killed=killed)
+        self._result.left += [f"{when}: {what}" for what in found.ours]
+        self._result.sparks += [f"{when}: {what}" for what in found.sparks]
 
     # Steps.
 
@@ -219,7 +227,7 @@ class Harness:
     def _restart(self, *kills: Kill) -> None:
         """The driver is dead; see its JVM dead too, and start again."""
         self._life.kill()
-        self._result.wrong += [f"after driver {self._life.pid} was killed: {left}" for left in self._life.bury(killed=True)]
+        self._bury(self._life, f"after driver {self._life.pid} was killed", killed=True)
         self._start()
         self._recover(*kills)
 
@@ -253,7 +261,7 @@ class Harness:
         kill.note = f"woken, and ended as {old.last['state']}"
         if old.last["state"] == "finished" or old.process.returncode == 0:
             self._result.wrong.append(f"zombie driver {old.pid} says it finished")
-        self._result.wrong += [f"after zombie driver {old.pid}: {left}" for left in old.bury(killed=False)]
+        self._bury(old, f"after zombie driver {old.pid}", killed=False)
         os.unlink(f"{lock}.lost")
         self._unharmed(kill)
 
@@ -327,12 +335,12 @@ class Harness:
         wait_for(lambda: not life.alive(), RECOVER_S, "the end of the job")
         if life.process.returncode != 0 or life.last["state"] != "finished":
             raise SoakError(f"the job ended with {life.process.returncode}")
-        result.wrong += [f"after the end: {left}" for left in life.bury(killed=life.hurt)]
+        self._bury(life, "after the end", killed=life.hurt)
         self._reads.look()
         result.read = sum(note.rows for note in self._reads.notes)
         out = self._folder / "out"
         result.wrong += oracle.check(out, result.rows, self._seed, RAW_EVERY, TALLY_S * 1_000_000)
         job_dir = self._folder / "store" / NAME
-        result.wrong += [
+        result.left += [
             f"unreferenced: {path}" for path in inventory.unreferenced(job_dir, [out / "counts", out / "totals", out / "raw"])
         ]

@@ -17,6 +17,9 @@ SPARKS_OWN = re.compile(
     r"|\.[0-9a-f-]{36}\.sock"
 )
 """What a Spark that was killed cannot remove (and the zip that executors get from it). One that ends by itself leaves none of it."""
+SPARKS_SOCKET = re.compile(r"\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.sock")
+"""Where Java, Spark's Python daemon, or its accumulators' server listened. Each removes its own when it ends in peace; whoever
+is killed, or told to end after it listens and before it can be told, leaves it. Nothing of ours has such a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,19 @@ def temporary(folder: Path, *, killed: bool) -> list[str]:
     """What is left in a driver's temporary folder. `killed`: by a Spark that could not tidy up, so its own files are no news."""
     left = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     return [name for name in left if not (SPARKS_OWN.fullmatch(name) if killed else name == "home")]
+
+
+def is_sparks_socket(path: Path, listened_on: set[str] | None = None) -> bool:
+    """Whether a path is a socket of Spark's that nobody listens on any more: nothing but a name. `listened_on`: see there."""
+    if not (SPARKS_SOCKET.fullmatch(path.name) and path.is_socket()):
+        return False
+    return str(path) not in (sockets_listened_on() if listened_on is None else listened_on)
+
+
+def sockets_listened_on() -> set[str]:
+    """The paths of all unix sockets that a process has open."""
+    lines = Path("/proc/net/unix").read_text().splitlines()[1:]
+    return {fields[7] for line in lines if len(fields := line.split(maxsplit=7)) == 8}
 
 
 def named_after(pids: set[int], places: tuple[str, ...] = ("/tmp", "/dev/shm")) -> list[str]:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,15 @@ from soak.plan import JobPlan
 TESTS = Path(__file__).parents[1]
 START_S = 240.0  # a JVM on a busy machine takes its time
 GONE_S = 20.0
+TIDY_S = 3.0  # for files, once all processes are gone
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a driver left behind, by whose it is: ours is wrong, Spark's is told."""
+
+    ours: list[str]
+    sparks: list[str]
 
 
 class SoakError(Exception):
@@ -138,9 +148,9 @@ class Life:
         self.process.wait(GONE_S)
         self._reader.join(GONE_S)
 
-    def bury(self, *, killed: bool) -> list[str]:
+    def bury(self, *, killed: bool) -> Left:
         """Wait until nothing of it lives; what was left behind, by name. Leftovers are ended and removed: each is told once."""
-        left = []
+        left: list[str] = []
         try:
             wait_for(lambda: not self.processes(), GONE_S, "all processes gone")
         except SoakError:
@@ -151,7 +161,15 @@ class Life:
         open_now = {(address, port) for address, port, _ in inventory.listeners()}
         if left:
             left += [f"port {port} still listens on {address}" for address, port in sorted(self.ports & open_now)]
-        left += [f"temporary {name}" for name in inventory.temporary(self.tmp, killed=killed)]
+        names = self._temporary(killed)
+        sparks = [name for name in names if inventory.is_sparks_socket(self.tmp / name)]
+        left += [f"temporary {name}" for name in names if name not in sparks]
         left += inventory.named_after({self.pid, self._jvm or self.pid})
         shutil.rmtree(self.tmp, ignore_errors=True)
-        return left
+        return Left(left, [f"temporary {name}" for name in sparks])
+
+    def _temporary(self, killed: bool) -> list[str]:
+        """What stays in the temporary folder: whoever removes it may have another name than ours in its environment, or none."""
+        with contextlib.suppress(SoakError):
+            wait_for(lambda: not inventory.temporary(self.tmp, killed=killed), TIDY_S, "an empty temporary folder")
+        return inventory.temporary(self.tmp, killed=killed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from soak.harness import Kill, Result
 
@@ -36,7 +37,24 @@ def row(runner: str, kind: str, kills: Sequence[Kill]) -> tuple[str, ...]:
     )
 
 
-def summary(results: Sequence[Result], wrong: Sequence[str], took_s: float) -> str:
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """On a whole run, in two parts: whether every row counted once, and whether nothing was left behind that should be gone."""
+
+    wrong: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """Both."""
+        return not self.wrong and not self.left
+
+    def text(self) -> str:
+        """Both, in words."""
+        return f"exactly once: {'no' if self.wrong else 'yes'}, nothing left behind: {'no' if self.left else 'yes'}"
+
+
+def summary(results: Sequence[Result], verdict: Verdict, took_s: float) -> str:
     """Kills by runner and kind, how long until the next epoch, and the verdict."""
     kills = [kill for result in results for kill in result.kills]
     rows = [HEAD]
@@ -46,9 +64,9 @@ def summary(results: Sequence[Result], wrong: Sequence[str], took_s: float) -> s
         rows.append(row("all", "", kills))
     widths = [max(len(line[column]) for line in rows) for column in range(len(HEAD))]
     lines = ["", *("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in rows), ""]
-    lines += [f"WRONG: {what}" for what in wrong]
+    lines += [f"WRONG: {what}" for what in verdict.wrong]
+    lines += [f"LEFT: {what}" for what in verdict.left]
+    lines += [f"left by Spark, and of no account: {result.plan.name}: {what}" for result in results for what in result.sparks]
     total = sum(result.rows for result in results)
-    lines.append(
-        f"{len(kills)} kills, {len(results)} jobs, {total} rows, {took_s:.0f} s: exactly once: {'no' if wrong else 'yes'}"
-    )
+    lines.append(f"{len(kills)} kills, {len(results)} jobs, {total} rows, {took_s:.0f} s: {verdict.text()}")
     return "\n".join(lines)

@@ -23,7 +23,7 @@ if __name__ == "__main__":
 from soak import plan
 from soak.harness import Harness, Result
 from soak.life import copy_code
-from soak.report import summary
+from soak.report import Verdict, summary
 
 REPLAYED_SHARE = 0.8  # of the kills must have cost something, or the kills prove little
 
@@ -59,8 +59,8 @@ def jobs(wanted: argparse.Namespace, rng: random.Random) -> Iterator[plan.JobPla
             return
 
 
-def judge(results: list[Result]) -> list[str]:
-    """What is wrong with the whole run."""
+def judge(results: list[Result]) -> Verdict:
+    """What is wrong with the whole run, and what it left."""
     wrong = [f"{result.plan.name}: {what}" for result in results for what in result.wrong]
     planned, kills = sum(result.plan.kills for result in results), [kill for result in results for kill in result.kills]
     if len(kills) < planned or not kills:
@@ -68,7 +68,7 @@ def judge(results: list[Result]) -> list[str]:
     replayed = sum(kill.replayed > 0 for kill in kills)
     if replayed < REPLAYED_SHARE * len(kills):
         wrong.append(f"only {replayed} of {len(kills)} kills cost any row: they came at moments that prove little")
-    return wrong
+    return Verdict(tuple(wrong), tuple(f"{result.plan.name}: {what}" for result in results for what in result.left))
 
 
 def main(given: list[str] | None = None) -> int:
@@ -89,13 +89,15 @@ def main(given: list[str] | None = None) -> int:
         print(f"    {results[-1].took_s:.0f} s, {results[-1].rows} rows, {results[-1].read} read", flush=True)
         for what in results[-1].wrong:
             print(f"    WRONG: {what}", flush=True)
-    wrong = judge(results)
-    print(summary(results, wrong, time.monotonic() - began))
-    if wrong or wanted.folder:
+        for what in results[-1].left:
+            print(f"    LEFT: {what}", flush=True)
+    verdict = judge(results)
+    print(summary(results, verdict, time.monotonic() - began))
+    if not verdict.good or wanted.folder:
         print(f"jobs and log: {folder}")
     else:
         shutil.rmtree(folder)
-    return 1 if wrong else 0
+    return 0 if verdict.good else 1
 
 
 if __name__ == "__main__":

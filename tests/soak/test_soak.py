@@ -8,6 +8,7 @@ import random
 import socket
 import subprocess
 import sys
+import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,9 @@ from penstock.runners.faults import POINTS
 from soak import inventory, oracle, plan, soak
 from soak.driver import TALLY_S
 from soak.harness import Kill, Result
+from soak.life import Life
 from soak.reads import Reads
-from soak.report import summary
+from soak.report import Verdict, summary
 from soak.source import SCHEMA, SPLITS, Numbers, columns, rows_in_split
 
 TALLY_US = TALLY_S * 1_000_000
@@ -175,12 +177,59 @@ def test_a_run_is_judged_by_its_kills_and_its_leftovers() -> None:
     (job,) = plan.choose(plan.full(), runner="continuous", master="local", kinds={"zombie"})
     kill = Kill(0.0, job.name, job.runner, job.master, "zombie", 1, "random", 3, "1/1", "1/2", 2.0, 100)
     good = Result(job, [kill] * 3)
-    assert soak.judge([good]) == []
-    assert "exactly once: yes" in summary([good], [], 1.0)
-    assert soak.judge([replace(good, kills=[kill] * 2)]) == ["2 kills were delivered, 3 were planned"]
-    assert soak.judge([replace(good, wrong=["a process"])]) == ["continuous: a process"]
-    assert "cost any row" in soak.judge([replace(good, kills=[kill, kill, replace(kill, replayed=0)])])[0]
-    assert soak.judge([]) != []
+    assert soak.judge([good]) == Verdict()
+    assert "exactly once: yes, nothing left behind: yes" in summary([good], Verdict(), 1.0)
+    assert soak.judge([replace(good, kills=[kill] * 2)]).wrong == ("2 kills were delivered, 3 were planned",)
+    assert soak.judge([replace(good, wrong=["a row twice"])]).wrong == ("continuous: a row twice",)
+    assert "cost any row" in soak.judge([replace(good, kills=[kill, kill, replace(kill, replayed=0)])]).wrong[0]
+    assert not soak.judge([]).good
+
+
+def test_what_is_left_behind_says_nothing_about_rows() -> None:
+    (job,) = plan.choose(plan.full(), runner="continuous", master="local", kinds={"zombie"})
+    kill = Kill(0.0, job.name, job.runner, job.master, "zombie", 1, "random", 3, "1/1", "1/2", 2.0, 100)
+    result = Result(job, [kill] * 3, left=["after the end: temporary penstock-x"])
+    verdict = soak.judge([result])
+    assert verdict == Verdict(left=("continuous: after the end: temporary penstock-x",))
+    assert not verdict.good
+    told = summary([result], verdict, 1.0)
+    assert "LEFT: continuous: after the end: temporary penstock-x" in told
+    assert "exactly once: yes, nothing left behind: no" in told
+
+
+def test_a_socket_that_spark_left_after_a_zombie_driver_is_named_as_sparks(tmp_path: Path) -> None:
+    (job,) = plan.choose(plan.full(), runner="continuous", master="local", kinds={"zombie"})
+    path = tmp_path / ".0b9f6d2e-7f0e-4a86-9d4b-0f1f6c3b2a11.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        assert not inventory.is_sparks_socket(path), "somebody listens: a process is left, and that is ours to find"
+    assert inventory.temporary(tmp_path, killed=False) == [path.name]
+    assert inventory.is_sparks_socket(path)
+    result = Result(job, [], sparks=[f"after zombie driver 7: temporary {path.name}"])
+    assert soak.judge([result]).left == ()
+    assert f"left by Spark, and of no account: continuous: after zombie driver 7: temporary {path.name}" in summary(
+        [result], Verdict(), 1.0
+    )
+
+
+def test_nothing_of_ours_has_the_name_of_a_socket_of_sparks(tmp_path: Path) -> None:
+    plain = tmp_path / ".0b9f6d2e-7f0e-4a86-9d4b-0f1f6c3b2a11.sock"
+    plain.touch()
+    assert not inventory.is_sparks_socket(plain), "a file is no socket"
+    for name in ("control-0b9f6d2e.sock", "penstock-control-x", ".0b9f.sock", "0b9f6d2e-7f0e-4a86-9d4b-0f1f6c3b2a11.sock"):
+        assert not inventory.SPARKS_SOCKET.fullmatch(name)
+
+
+def test_a_driver_is_buried_when_its_files_are_gone_and_not_before(tmp_path: Path) -> None:
+    life = Life.__new__(Life)
+    life.tmp, life.token, life.pid, life.ports = tmp_path / "tmp", "nobody-has-this-token", os.getpid(), set()
+    life._jvm = None
+    life.tmp.mkdir()
+    slow = life.tmp / "spark-1"
+    slow.touch()
+    threading.Timer(0.3, slow.unlink).start()
+    assert life._temporary(killed=False) == []
 
 
 @pytest.mark.spark
