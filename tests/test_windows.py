@@ -350,21 +350,17 @@ def test_count_windows_hold_so_many_rows(rows: int, ordinals: list[int]) -> None
 
 
 @given(st.data(), st.integers(1, 12), st.lists(st.integers(0, 40), max_size=8))
-def test_sliding_count_windows_begin_with_the_first_row(data: st.DataObject, rows: int, ordinals: list[int]) -> None:
+def test_sliding_count_windows_end_behind_every_so_many_rows(data: st.DataObject, rows: int, ordinals: list[int]) -> None:
     shape = windows.CountSliding(rows, data.draw(st.integers(1, rows)))
-    every = [start for start in range(100) if start % shape.every == 0]
-    expected = [(at, start) for at, ordinal in enumerate(ordinals) for start in every if start <= ordinal < start + rows]
+    every = [end for end in range(1, 100) if end % shape.every == 0]
+    expected = [
+        (at, max(end - rows, 0), end) for at, ordinal in enumerate(ordinals) for end in every if end - rows <= ordinal < end
+    ]
     found, starts, ends = shape.assign(np.array(ordinals, np.int64))
-    assert list(zip(found.tolist(), starts.tolist())) == expected
-    assert (ends - starts == rows).all()
-    floor = data.draw(st.integers(-3, 60))
-    for ordinal in ordinals:
-        at = shape.slice_of(ints(ordinal))
-        ends_after = [start + rows for start in every if start <= at[0] and at[0] + shape.slice <= start + rows]
-        assert shape.first_end_after(at, floor).tolist() == [
-            min([end for end in ends_after if end - 1 > floor], default=TIME_MAX)
-        ]
-    assert shape.slices_of(starts).shape == (len(starts), rows // shape.slice)
+    assert list(zip(found.tolist(), starts.tolist(), ends.tolist())) == expected
+    for end, slices in zip(ends.tolist(), shape.slices_of(ends).tolist()):
+        held = [ordinal for slice in slices for ordinal in range(slice, slice + shape.slice)]
+        assert held == list(range(end - rows, end)), "the slices of a window are its rows, each once"
 
 
 def test_the_running_window_closes_only_at_the_end_of_the_input() -> None:

@@ -200,10 +200,13 @@ class CountTumbling:
 
 @dataclass(frozen=True, slots=True)
 class CountSliding:
-    """The last `rows` rows of a key, at every so many: the arithmetic of `Sliding`, on row numbers of the key, from 0.
+    """The last `rows` rows of a key, at every so many. `assign` takes row numbers of the key, from 0.
 
-    The first window begins with the first row, so every full window has exactly `rows` rows (Flink also fires the shorter ones
-    before it).
+    A window *ends* behind every `every`-th row of the key, and is known by that end: where `rows` rows have not come yet, it has all
+    there are. Nothing is left over when the input ends. (So it is Flink's count window, and SQL's ROWS n PRECEDING.)
+
+    >>> CountSliding(3, 1).assign(np.array([0, 4]))
+    (array([0, 0, 0, 1, 1, 1]), array([0, 0, 0, 2, 3, 4]), array([1, 2, 3, 5, 6, 7]))
     """
 
     rows: int
@@ -230,26 +233,25 @@ class CountSliding:
 
     def slice_of(self, ordinals: Ints) -> Ints:
         """The first row number of each row's slice."""
-        return Sliding(self.rows, self.every).slice_of(ordinals)
+        return at_or_before(ordinals, self.slice)
 
-    def slices_of(self, starts: Ints) -> Ints:
-        """The slices of each window: one row per window."""
-        return Sliding(self.rows, self.every).slices_of(starts)
+    def slices_of(self, ends: Ints) -> Ints:
+        """The slices of the windows with these ends: one row per window. Those below 0 are before the first row."""
+        slices: Ints = ends[:, None] - self.rows + self.slice * np.arange(self.rows // self.slice)
+        return slices
 
-    def first_end_after(self, slice_starts: Ints, floor: Ints | int) -> Ints:
-        """The first end of a window with the slice in it, with `end - 1 > floor`; TIME_MAX if there is none."""
-        return Sliding(self.rows, self.every).first_end_after(slice_starts, np.maximum(floor, self.rows - 2))
-
-    def windows_of(self, ordinals: Ints) -> tuple[Ints, Ints]:
-        """Places in `ordinals` and starts of all windows the rows lie in."""
-        rows, starts = Sliding(self.rows, self.every).windows_of(ordinals)
-        real = starts >= 0
-        return rows[real], starts[real]
+    def starts_of(self, ends: Ints) -> Ints:
+        """The first row number of the windows with these ends."""
+        return np.maximum(ends - self.rows, 0)
 
     def assign(self, ordinals: Ints) -> tuple[Ints, Ints, Ints]:
-        """As `windows_of`, with ends."""
-        rows, starts = self.windows_of(ordinals)
-        return rows, starts, starts + self.rows
+        """Places in `ordinals`, and starts and ends of all windows that the rows lie in."""
+        count = -(-self.rows // self.every)
+        first = at_or_before(ordinals, self.every) + self.every
+        ends = first[:, None] + self.every * np.arange(count)
+        rows, columns = np.nonzero(ends <= (ordinals + self.rows)[:, None])
+        found = ends[rows, columns]
+        return rows, self.starts_of(found), found
 
     def params(self) -> dict[str, Any]:
         """What a checkpoint records."""

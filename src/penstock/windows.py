@@ -16,7 +16,7 @@ All shapes share one interface (`Shape`):
 | `Sliding`       | one begins at every step                      | size / every, up or down     |
 | `Session`       | up to a gap between the rows of a key         | one, once merged             |
 | `CountTumbling` | so many rows of a key, then the next          | one                          |
-| `CountSliding`  | so many rows, begun at every so many          | at most rows / every, up     |
+| `CountSliding`  | the last so many rows, at every so many       | rows / every, up or down     |
 | `Running`       | one, for all time                             | it                           |
 | `Custom`        | what the user's `WindowShape.assign(at)` says | 1 to 1000                    |
 """
@@ -196,7 +196,11 @@ def sliding(
     timezone: str | None = None,
     clock: str = "event",
 ) -> Sliding | CountSliding:
-    """Windows that overlap: an hour, begun anew each minute: `sliding("1h", every="1m")`; `sliding(rows=100, every=10)`."""
+    """Windows that overlap: an hour, begun anew each minute: `sliding("1h", every="1m")`.
+
+    Args:
+        rows: the last so many rows of a key, at every so many: `sliding(rows=100, every=10)`; at the beginning of a key fewer.
+    """
     if rows is not None:
         _only_rows(rows, size=size, offset=offset, timezone=timezone, clock=clock)
         return CountSliding(rows, every)

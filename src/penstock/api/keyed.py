@@ -247,7 +247,7 @@ def sliding(
     timezone: str | None = None,
     clock: str = "event",
 ) -> Any:
-    """Windows that overlap: `sliding("1h", every="1m")`, `sliding(rows=100, every=10)`."""
+    """Windows that overlap: `sliding("1h", every="1m")`; the last 100 rows of a key at every tenth: `sliding(rows=100, every=10)`."""
     return at_line(lambda: windows.sliding(size, every=every, rows=rows, offset=offset, timezone=timezone, clock=clock))
 
 
