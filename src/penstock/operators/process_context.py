@@ -194,7 +194,7 @@ class RunContext(Context):
             self._random = random.Random(f"{self.step} {key} {drawn}")
         return self._random
 
-    def emit(self, row: Any, *, to: Output | str | None = None) -> None:
+    def emit(self, row: Any, *, to: Output[Any] | str | None = None) -> None:
         self._check_key()
         name = to.name if isinstance(to, Output) else to
         if name is not None and name not in self.sides:

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from penstock.processing.output import Output
 from penstock.processing.states import CLOCKS, BroadcastState, Keys, State
 from penstock.schema import is_optional, visible
 
+R = TypeVar("R")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICRO = timedelta(microseconds=1)
 
@@ -70,11 +71,19 @@ class Context:
         """Random numbers that are the same when the row is processed again: they depend on the key and how often it drew."""
         raise NotImplementedError
 
-    def emit(self, row: Any, *, to: Output | str | None = None) -> None:
+    @overload
+    def emit(self, row: R, *, to: Output[R]) -> None: ...
+    @overload
+    def emit(self, row: Mapping[str, Any], *, to: Output[Any]) -> None: ...
+    @overload
+    def emit(self, row: Any, *, to: str | None = None) -> None: ...
+    def emit(self, row: Any, *, to: Output[Any] | str | None = None) -> None:
         """Send a row, also to a side output: `ctx.emit(row, to=self.suspects)`."""
         raise NotImplementedError
 
-    def set_timer(self, name: str = "", *, after: Any = None, at: datetime | None = None, clock: str = "event") -> None:
+    def set_timer(
+        self, name: str = "", *, after: str | timedelta | None = None, at: datetime | None = None, clock: str = "event"
+    ) -> None:
         """Have `on_timer` called for this key at a time. A timer with the same name and clock is replaced.
 
         Args:
@@ -128,7 +137,7 @@ class Spec:
     function: ProcessFunction
     states: Mapping[str, State]
     broadcasts: Mapping[str, BroadcastState[Any, Any]]
-    outputs: Mapping[str, Output]
+    outputs: Mapping[str, Output[Any]]
     callbacks: tuple[Callback, ...]  # of each input; `on_batch` takes all columns
     schema: pa.Schema  # of the main output
     encoder: Encoder

@@ -6,6 +6,7 @@ value        `ValueState`
 collection   `ListState`, `MapState`
 folding      `ReducingState`, `AggregatingState`
 broadcast    `BroadcastState`
+typed        how type checkers see them
 """
 
 from penstock.processing.states.broadcast import BroadcastState

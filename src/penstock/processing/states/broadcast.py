@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import ItemsView
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import pyarrow as pa
 
@@ -14,8 +14,12 @@ from penstock.processing.states.state import VALUE
 from penstock.processing.values import ValueType, stored_values
 from penstock.schema import to_array
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
 K = TypeVar("K")
 V = TypeVar("V")
+Default = TypeVar("Default")
 
 
 class BroadcastState(Generic[K, V]):
@@ -26,6 +30,10 @@ class BroadcastState(Generic[K, V]):
 
     kind = "broadcast"
 
+    @overload
+    def __init__(self, key: type[K], value: type[V]) -> None: ...
+    @overload
+    def __init__(self, key: TypeForm[K], value: TypeForm[V]) -> None: ...
     def __init__(self, key: Any, value: Any) -> None:
         self.name = ""
         self._key, self._kind = ValueType("key", key), ValueType(VALUE, value)
@@ -63,22 +71,28 @@ class BroadcastState(Generic[K, V]):
     def _object(self, plain: Any) -> Any:
         return plain if self._kind.make is None else self._kind.make(plain)
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V) -> V: ...
+    @overload
+    def get(self, key: K, default: Default) -> V | Default: ...
+    def get(self, key: K, default: Any = None) -> Any:
         """The value under a key."""
         plain = self._entries.get(key, ABSENT)
         return default if plain is ABSENT else self._object(plain)
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: K) -> bool:
         return key in self._entries
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def items(self) -> ItemsView[Any, Any]:
+    def items(self) -> ItemsView[K, V]:
         """Keys and values, in the order of keys."""
         return {key: self._object(self._entries[key]) for key in sorted(self._entries)}.items()
 
-    def set(self, key: Any, value: Any) -> None:
+    def set(self, key: K, value: V) -> None:
         """Put a value under a key."""
         self._check()
         at, plain = self._key.plain(key), self._kind.plain(value)
@@ -86,7 +100,7 @@ class BroadcastState(Generic[K, V]):
         self._write(at, plain)
         self._scope.journal.append(undo)
 
-    def remove(self, key: Any) -> None:
+    def remove(self, key: K) -> None:
         """Take a key out, if it is there."""
         self._check()
         at = self._key.plain(key)

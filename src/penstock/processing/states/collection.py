@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, ValuesView
-from typing import Any, Generic, TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,9 +15,13 @@ from penstock.processing.states.state import VALUE, State
 from penstock.processing.values import ValueType, several, stored_values
 from penstock.schema import to_array
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
+Default = TypeVar("Default")
 
 
 class ListState(State, Generic[T]):
@@ -24,28 +29,32 @@ class ListState(State, Generic[T]):
 
     kind = "list"
 
-    def __init__(self, type: Any, *, ttl: Any = None, clock: str | None = None) -> None:
+    @overload
+    def __init__(self, type: type[T], *, ttl: str | timedelta | None = None, clock: str | None = None) -> None: ...
+    @overload
+    def __init__(self, type: TypeForm[T], *, ttl: str | timedelta | None = None, clock: str | None = None) -> None: ...
+    def __init__(self, type: Any, *, ttl: str | timedelta | None = None, clock: str | None = None) -> None:
         super().__init__(ttl, clock)
         self._kind = ValueType("item", type)
 
     def fields(self) -> list[pa.Field]:
         return [pa.field(VALUE, pa.list_(self._kind.field), nullable=False)]
 
-    def get(self) -> list[Any]:
+    def get(self) -> list[T]:
         """A copy of the list; empty if there is none."""
         plain, make = self._peek(), self._kind.make
         if plain is ABSENT:
             return []
         return list(plain) if make is None else [make(item) for item in plain]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         return iter(self.get())
 
     def __len__(self) -> int:
         plain = self._peek()
         return 0 if plain is ABSENT else len(plain)
 
-    def append(self, value: Any) -> None:
+    def append(self, value: T) -> None:
         """Add one at the end."""
         self._append(self._kind.plain(value))
 
@@ -57,12 +66,12 @@ class ListState(State, Generic[T]):
         plain.append(item)
         self._touched((plain.pop,))
 
-    def extend(self, values: Iterable[Any]) -> None:
+    def extend(self, values: Iterable[T]) -> None:
         """Add several at the end."""
         for value in several(values, self.fields()[0].type, self.name):
             self.append(value)
 
-    def set(self, values: Iterable[Any]) -> None:
+    def set(self, values: Iterable[T]) -> None:
         """Another list instead; an empty one is none."""
         items = [self._kind.plain(value) for value in several(values, self.fields()[0].type, self.name)]
         if items:
@@ -93,7 +102,13 @@ class MapState(State, Generic[K, V]):
 
     kind = "map"
 
-    def __init__(self, key: Any, value: Any, *, ttl: Any = None, clock: str | None = None) -> None:
+    @overload
+    def __init__(self, key: type[K], value: type[V], *, ttl: str | timedelta | None = None, clock: str | None = None) -> None: ...
+    @overload
+    def __init__(
+        self, key: TypeForm[K], value: TypeForm[V], *, ttl: str | timedelta | None = None, clock: str | None = None
+    ) -> None: ...
+    def __init__(self, key: Any, value: Any, *, ttl: str | timedelta | None = None, clock: str | None = None) -> None:
         super().__init__(ttl, clock)
         self._key, self._kind = ValueType("key", key), ValueType(VALUE, value)
         if pa.types.is_nested(self._key.field.type) or self._key.field.nullable:
@@ -113,12 +128,18 @@ class MapState(State, Generic[K, V]):
     def _object(self, plain: Any) -> Any:
         return plain if self._kind.make is None else self._kind.make(plain)
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V) -> V: ...
+    @overload
+    def get(self, key: K, default: Default) -> V | Default: ...
+    def get(self, key: K, default: Any = None) -> Any:
         """The value under a key of the map."""
         plain = self._plain().get(self._key.plain(key), ABSENT)
         return default if plain is ABSENT else self._object(plain)
 
-    def set(self, key: Any, value: Any) -> None:
+    def set(self, key: K, value: V) -> None:
         """Put a value under a key of the map."""
         self._set(self._key.plain(key), self._kind.plain(value))
 
@@ -131,7 +152,7 @@ class MapState(State, Generic[K, V]):
         entries[at] = plain
         self._touched(undo)
 
-    def remove(self, key: Any) -> None:
+    def remove(self, key: K) -> None:
         """Take a key out of the map, if it is in it."""
         entries, at = self._plain(), self._key.plain(key)
         if at not in entries:
@@ -139,7 +160,7 @@ class MapState(State, Generic[K, V]):
         rest = {k: v for k, v in entries.items() if k != at}
         self._poke(rest or ABSENT)
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: K) -> bool:
         return self._key.plain(key) in self._plain()
 
     def __len__(self) -> int:
@@ -148,15 +169,15 @@ class MapState(State, Generic[K, V]):
     def _objects(self) -> dict[Any, Any]:
         return {key: self._object(plain) for key, plain in self._plain().items()}
 
-    def keys(self) -> KeysView[Any]:
+    def keys(self) -> KeysView[K]:
         """The keys of the map, in the order in which they were first set."""
         return self._objects().keys()
 
-    def values(self) -> ValuesView[Any]:
+    def values(self) -> ValuesView[V]:
         """Its values."""
         return self._objects().values()
 
-    def items(self) -> ItemsView[Any, Any]:
+    def items(self) -> ItemsView[K, V]:
         """Both."""
         return self._objects().items()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +14,13 @@ from penstock.errors import PlanError, RowError
 from penstock.expr import Accumulators, Aggregate
 from penstock.processing.states.scope import ABSENT, Keys
 from penstock.processing.states.state import VALUE, State
+from penstock.processing.states.typed import Result, T, WithResult
 from penstock.processing.values import ValueType, stored_values
 from penstock.schema import is_record_class, to_array, to_schema, to_values
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
 OWNER = "__owner"
 
 
@@ -25,7 +29,17 @@ class ReducingState(State, Generic[T]):
 
     kind = "reducing"
 
-    def __init__(self, function: Callable[[Any, Any], Any], type: Any, *, ttl: Any = None, clock: str | None = None) -> None:
+    @overload
+    def __init__(
+        self, function: Callable[[T, T], T], type: type[T], *, ttl: str | timedelta | None = None, clock: str | None = None
+    ) -> None: ...
+    @overload
+    def __init__(
+        self, function: Callable[[T, T], T], type: TypeForm[T], *, ttl: str | timedelta | None = None, clock: str | None = None
+    ) -> None: ...
+    def __init__(
+        self, function: Callable[[T, T], T], type: Any, *, ttl: str | timedelta | None = None, clock: str | None = None
+    ) -> None:
         super().__init__(ttl, clock)
         if not callable(function):
             raise PlanError(
@@ -39,12 +53,12 @@ class ReducingState(State, Generic[T]):
     def _object(self, plain: Any) -> Any:
         return plain if self._kind.make is None else self._kind.make(plain)
 
-    def get(self) -> Any:
+    def get(self) -> T | None:
         """What the values so far were folded into; None if there were none."""
         plain = self._peek()
         return None if plain is ABSENT else self._object(plain)
 
-    def add(self, value: Any) -> None:
+    def add(self, value: T) -> None:
         """Fold one more value in."""
         self._add(self._kind.plain(value))
 
@@ -66,7 +80,7 @@ class ReducingState(State, Generic[T]):
             state._add(new)
 
 
-class AggregatingState(State):
+class AggregatingState(State, WithResult[T, Result]):
     """An aggregate per key: `spent = pen.AggregatingState(col("value").sum(), float)`.
 
     `type` is what `add` takes; the aggregate sees it as the column `value`, or, if it is a class with fields, as the columns of its
@@ -75,7 +89,15 @@ class AggregatingState(State):
 
     kind = "aggregating"
 
-    def __init__(self, aggregate: Aggregate, type: Any, *, ttl: Any = None, clock: str | None = None) -> None:
+    @overload
+    def __init__(
+        self, aggregate: Aggregate, type: type[T], *, ttl: str | timedelta | None = None, clock: str | None = None
+    ) -> None: ...
+    @overload
+    def __init__(
+        self, aggregate: Aggregate, type: TypeForm[T], *, ttl: str | timedelta | None = None, clock: str | None = None
+    ) -> None: ...
+    def __init__(self, aggregate: Aggregate, type: Any, *, ttl: str | timedelta | None = None, clock: str | None = None) -> None:
         super().__init__(ttl, clock)
         if not isinstance(aggregate, Aggregate):
             raise PlanError(
@@ -104,7 +126,7 @@ class AggregatingState(State):
         added, self._unverified = self._unverified, []
         self._folded([[None, *added]])
 
-    def add(self, value: Any) -> None:
+    def add(self, value: T) -> None:
         """Add one value."""
         self._add(self._kind.plain(value))
 
@@ -118,13 +140,13 @@ class AggregatingState(State):
         plain.append(new)
         self._touched((plain.pop,))
 
-    def get(self) -> Any:
+    def get(self) -> Result | None:
         """The aggregate of the values so far; None if there were none."""
         plain = self._peek()
         if plain is ABSENT:
             return None
         folded = self._folded([plain])
-        return to_values(self._accumulators.finish(folded)[0])[0]
+        return to_values(self._accumulators.finish(folded)[0])[0]  # type: ignore[no-any-return]
 
     def _folded(self, plains: list[list[Any]]) -> pa.RecordBatch:
         """The accumulators of some keys, with what was added."""

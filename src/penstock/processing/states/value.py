@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.processing.states.scope import ABSENT, Keys
 from penstock.processing.states.state import VALUE, State
+from penstock.processing.states.typed import Missing, T, WithMissing
 from penstock.processing.values import ValueType
 from penstock.schema import to_array
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing import Never
+
+    from typing_extensions import TypeForm
 
 
-class ValueState(State, Generic[T]):
+class ValueState(State, WithMissing[T, Missing]):
     """One value per key: `small = pen.ValueState(float, ttl="1h")`.
 
     Args:
@@ -28,7 +33,33 @@ class ValueState(State, Generic[T]):
     timing_out: bool = False
     """In `map_with_state`: whether the function is called because the key was silent for the length of the timeout."""
 
-    def __init__(self, type: Any, *, default: T | None = None, ttl: Any = None, clock: str | None = None) -> None:
+    @overload
+    def __init__(
+        self: ValueState[T, Never], type: type[T], *, default: T, ttl: str | timedelta | None = None, clock: str | None = None
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ValueState[T, None],
+        type: type[T],
+        *,
+        default: None = None,
+        ttl: str | timedelta | None = None,
+        clock: str | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ValueState[T, Never], type: TypeForm[T], *, default: T, ttl: str | timedelta | None = None, clock: str | None = None
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ValueState[T, None],
+        type: TypeForm[T],
+        *,
+        default: None = None,
+        ttl: str | timedelta | None = None,
+        clock: str | None = None,
+    ) -> None: ...
+    def __init__(self, type: Any, *, default: Any = None, ttl: str | timedelta | None = None, clock: str | None = None) -> None:
         super().__init__(ttl, clock)
         self._kind = ValueType(VALUE, type)
         self.default = None if default is None else self._kind.plain(default)
@@ -36,16 +67,16 @@ class ValueState(State, Generic[T]):
     def fields(self) -> list[pa.Field]:
         return [self._kind.field]
 
-    def get(self) -> Any:
+    def get(self) -> T | Missing:
         """The value of this key; `default` (None, unless declared) if there is none."""
         values = self._values
         plain = values[self._scope.at] if values is not None and self.ttl is None else self._peek()
         if plain is ABSENT:
             plain = self.default
         make = self._kind.make
-        return plain if make is None else make(plain)
+        return plain if make is None else make(plain)  # type: ignore[no-any-return]
 
-    def set(self, value: Any) -> None:
+    def set(self, value: T) -> None:
         """Set the value of this key. It is copied."""
         plain = self._kind.plain(value)
         values = self._values
