@@ -8,6 +8,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -80,6 +81,27 @@ def committed(out: Path) -> Counter[tuple[str, int]]:
             assert key not in found
             found[key] = row["views"]
     return found
+
+
+def test_the_hot_items_of_the_last_hour_are_those_with_the_most_bids(tmp_path: Path) -> None:
+    example = load("hot_items")
+    rows = 50_000
+    example.pipeline(rows=rows, out=str(tmp_path / "out")).run(pen.Local(parallelism=2))
+    made = {name: column.to_pylist() for name, column in example.bids(np.arange(rows), 0).items()}
+    minutes = Counter((int(at.timestamp()) // 60, item) for item, at in zip(made["item"], made["at"], strict=True))
+    counts: dict[int, Counter[int]] = {}
+    for (minute, item), n in minutes.items():
+        for end in range(minute + 1, minute + 61):
+            counts.setdefault(end, Counter())[item] += n
+    expected = {
+        (end, rank + 1): pair
+        for end, found in counts.items()
+        for rank, pair in enumerate(sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))[:3])
+    }
+    sent = [json.loads(line) for file in (tmp_path / "out").glob("epoch=*/part-*") for line in file.read_text().splitlines()]
+    assert len(sent) == len(expected)
+    ends = [int(datetime.fromisoformat(row["window_end"]).timestamp()) // 60 for row in sent]
+    assert {(end, row["rank"]): (row["item"], row["bids"]) for end, row in zip(ends, sent, strict=True)} == expected
 
 
 def test_ads_are_counted(tmp_path: Path) -> None:

@@ -133,3 +133,28 @@ def test_what_has_no_top_is_refused_with_the_fix() -> None:
         stream.key_by("k").window(pen.running(), emit="retract").aggregate(n=pen.count(), name="n").key_by("n").top(
             3, by="n", name="t"
         )
+
+
+def test_of_several_columns_each_has_its_direction() -> None:
+    rows = [(3, 1, "a"), (5, 2, "b"), (5, 1, "c"), (None, 0, "d"), (5, None, "e"), (3, 0, "f")]
+    made = [{"price": price, "at": at, "name": name} for price, at, name in rows]
+
+    def named(count: int, **options: Any) -> list[str]:
+        out = sinks.memory("top-several")
+        out.clear()
+        source = sources.memory(made, schema="price bigint, at bigint, name string", batch=2)
+        pen.Pipeline("top-several").read(source).top(count, name="best", **options).write(out).run(pen.Local(restarts=0))
+        return [row["name"] for row in sorted(out.rows(), key=lambda row: row["rank"])]
+
+    assert named(10, by=["price", "at"]) == ["b", "c", "e", "a", "f", "d"]
+    assert named(10, by=["price", "at"], ascending=[False, True]) == ["c", "b", "e", "f", "a", "d"]
+    assert named(2, by=("price", pen.col("at")), ascending=True) == ["f", "a"]
+    assert named(3, by=["name"], ascending=[True]) == ["a", "b", "c"]
+
+
+def test_state_of_a_top_by_one_column_is_as_it_was_before_there_could_be_several() -> None:
+    source = sources.memory([{"k": "a", "v": 1}], schema="k string, v bigint")
+    stream = pen.Pipeline("top-one").read(source).key_by("k").top(2, by="v", name="best")
+    node: Any = stream._node
+    assert node.params() == {"count": 2, "by": "v", "ascending": False}
+    assert [f.name for f in node.states()[1].values] == ["row.v", "__order", "__time"]

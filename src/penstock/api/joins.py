@@ -12,7 +12,7 @@ from penstock.api.arguments import as_expr, at_line, need_name
 from penstock.api.where import user_line
 from penstock.connectors.connector import Source
 from penstock.connectors.memory import memory
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.eventtime import micros
 from penstock.expr import Expr
 from penstock.names import check_name
@@ -20,12 +20,15 @@ from penstock.plan import joins
 from penstock.plan.dedupe import DropDuplicates
 from penstock.plan.lookup import Lookup, Table
 from penstock.plan.top import Top, WindowTop
+from penstock.schema import visible
 from penstock.windows import Shape, shape_of
 
 if TYPE_CHECKING:
     from penstock.api.stream import Stream
 
 On = str | Sequence[str] | Mapping[str, str]
+By = Expr | str | Sequence[Expr | str]
+Ascending = bool | Sequence[bool]
 
 
 def join(left: Stream, right: Stream, *, on: On, window: Any, within: Any, how: str, suffix: str, name: str | None) -> Stream:
@@ -70,14 +73,45 @@ def join_asof(left: Stream, right: Stream, *, on: On, tolerance: Any, how: str, 
 
 
 def top(
-    stream: Stream, keys: tuple[str, ...], count: int, *, by: Expr | str, ascending: bool, window: Shape | None, name: str | None
+    stream: Stream, keys: tuple[str, ...], count: int, *, by: By, ascending: Ascending, window: Shape | None, name: str | None
 ) -> Stream:
     """See `KeyedStream.top` and `WindowedStream.top`."""
-    shown = by if isinstance(by, str) else by.text()
-    common: dict[str, Any] = {"where": user_line(), "input": stream._node, "by": keys, "count": count, "ascending": ascending}
-    common |= {"order": at_line(lambda: as_expr(by)), "on_error": stream._on_error}
-    common["name"] = need_name(name, "top", f'{count}, by="{shown}"', keys)
+    order = at_line(lambda: order_of(by, visible(stream.schema).names))
+    texts = [f'"{each.text()}"' for each in order]
+    shown = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    common: dict[str, Any] = {"where": user_line(), "input": stream._node, "by": keys, "count": count, "order": order}
+    common |= {"ascending": at_line(lambda: directions(ascending, len(order))), "on_error": stream._on_error}
+    common["name"] = need_name(name, "top", f"{count}, by={shown}", keys)
     return stream._then(Top(**common) if window is None else WindowTop(**common, window=window))
+
+
+def order_of(by: By, columns: Sequence[str]) -> tuple[Expr, ...]:
+    """What rows with these columns are ordered by: one expression or several."""
+    found = tuple(map(as_expr, by)) if isinstance(by, list | tuple) else (as_expr(by),)
+    if not found:
+        raise PlanError(
+            "by=[] names nothing to order by, and top needs at least one", fix=Fix("top.by", f'Write: by=["{columns[-1]}"]')
+        )
+    return found
+
+
+def directions(ascending: Ascending, count: int) -> tuple[bool, ...]:
+    """The direction of each of so many expressions."""
+    if isinstance(ascending, bool):
+        return (ascending,) * count
+    if (
+        not isinstance(ascending, list | tuple)
+        or not all(isinstance(each, bool) for each in ascending)
+        or len(ascending) != count
+    ):
+        likely = [
+            isinstance(ascending, list | tuple) and place < len(ascending) and bool(ascending[place]) for place in range(count)
+        ]
+        raise PlanError(
+            f"ascending={ascending!r} is not a direction for each of the {count} that by= names",
+            fix=Fix("top.ascending", f"Write: ascending={likely if count > 1 else likely[0]}"),
+        )
+    return tuple(ascending)
 
 
 def drop_duplicates(stream: Stream, columns: tuple[str, ...], *, within: Any, name: str | None) -> Stream:

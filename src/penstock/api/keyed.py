@@ -13,7 +13,7 @@ from penstock.api.shortforms import FoldRows, InvertibleFold, window_of
 from penstock.api.where import user_line
 from penstock.errors import PlanError
 from penstock.eventtime import micros
-from penstock.expr import Aggregate, Expr, col, struct
+from penstock.expr import Aggregate, col, struct
 from penstock.folding import ReduceFunction
 from penstock.plan import keyed
 from penstock.processing.states import ValueState
@@ -50,10 +50,14 @@ class KeyedStream(processing.Processable):
             )
         )
 
-    def top(self, count: int, *, by: Expr | str, ascending: bool = False, name: str | None = None) -> Stream:
+    def top(self, count: int, *, by: joins.By, ascending: joins.Ascending = False, name: str | None = None) -> Stream:
         """The greatest rows of each key so far, with their `rank`: `top(3, by="score", name="best")`.
 
         A row is sent for each rank that changes hands; it replaces the earlier one of the same key and rank.
+
+        Args:
+            by: what to order by; of several, `by=["price", "at"]`, the second decides where the first is equal.
+            ascending: True: the smallest first. Or for each of several: `ascending=[False, True]`.
         """
         return joins.top(self._stream, self._by, count, by=by, ascending=ascending, window=None, name=name)
 
@@ -179,8 +183,11 @@ class WindowedStream:
         }
         return stream._then(keyed.WindowAggregate(**common, **options))
 
-    def top(self, count: int, *, by: Expr | str, ascending: bool = False, name: str | None = None) -> Stream:
-        """The greatest rows of each key and window, with their `rank`, when it closes: `top(10, by="n", name="trending")`."""
+    def top(self, count: int, *, by: joins.By, ascending: joins.Ascending = False, name: str | None = None) -> Stream:
+        """The greatest rows of each key and window, with their `rank`, when it closes: `top(10, by="n", name="trending")`.
+
+        `by` and `ascending` as in `KeyedStream.top`.
+        """
         shape = None if isinstance(self._shape, Running) else self._shape
         if self._lateness or self._trigger is not None or self._emit != ("update" if shape is None else "append"):
             raise PlanError(

@@ -22,7 +22,7 @@ from penstock.api.where import user_line
 from penstock.connectors.connector import Sink
 from penstock.errors import PlanError
 from penstock.eventtime import micros
-from penstock.expr import Expr, col, count, lit
+from penstock.expr import Aggregate, Expr, col, count, lit
 from penstock.functions import RowFunction
 from penstock.plan import joins, keyed, logical
 from penstock.plan.dedupe import DropDuplicates
@@ -31,6 +31,7 @@ from penstock.plan.process import SIDE, Process
 from penstock.plan.top import WindowTop
 from penstock.policy import Policy, policy_of
 from penstock.schema import to_schema
+from penstock.windows import Running
 
 if TYPE_CHECKING:
     from penstock.api.pipeline import Pipeline
@@ -311,6 +312,18 @@ class Stream:
         """Windows over all rows, without a key. Options as in `KeyedStream.window`."""
         all_rows = [*((name, col(name)) for name in self.schema.names), (logical.ALL_COLUMN, lit(0))]
         return WindowedStream(self._project(all_rows), (logical.ALL_COLUMN,), shape, lateness, trigger, emit)
+
+    def aggregate(self, *aliased: Aggregate, name: str | None = None, **aggregates: Aggregate | str) -> Stream:
+        """Running aggregates over all rows: one row, sent anew whenever rows came. `aggregate(n=pen.count(), name="total")`."""
+        return self.window(Running()).aggregate(*aliased, name=name, **aggregates)
+
+    def reduce(self, function: Callable[[Any, Any], Any], *, name: str | None = None) -> Stream:
+        """A function of two rows, folded over all rows: one row, sent anew whenever rows came. It must be associative."""
+        return self.window(Running()).reduce(function, name=name)
+
+    def top(self, count: int, *, by: joining.By, ascending: joining.Ascending = False, name: str | None = None) -> Stream:
+        """The greatest of all rows so far, with their `rank`; a row is sent for each rank that changes hands. See `KeyedStream.top`."""
+        return self.window(Running()).top(count, by=by, ascending=ascending, name=name)
 
     def count_by_window(self, size: Any, *, every: Any = None, name: str | None = None) -> Stream:
         """How many rows there are in each window, as `n`; with `every`, windows overlap."""

@@ -11,7 +11,7 @@ dropped. So a row is kept once, however many windows it lies in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,10 +39,18 @@ class WindowJoin(Join):
     """
 
     def __init__(
-        self, name: str, joined: Joined, how: str, shape: Tumbling | Sliding, states: Mapping[str, Any], *, max_parallelism: int
+        self,
+        name: str,
+        joined: Joined,
+        how: str,
+        shape: Tumbling | Sliding,
+        bounds: Sequence[str],
+        states: Mapping[str, Any],
+        *,
+        max_parallelism: int,
     ) -> None:
         super().__init__(name, joined, how, states, max_parallelism=max_parallelism)
-        self._shape = shape
+        self._shape, self._bounds = shape, bounds
         self._buffers = [RowBuffer(states[f"{side}_buckets"], states[f"{side}_rows"]) for side in ("left", "right")]
 
     # -- windows and their slices
@@ -139,12 +147,17 @@ class WindowJoin(Join):
             for ours, theirs in pairs(rows, left.of[rows], right):
                 of = left.of[ours]
                 both = left.rows.take(pa.array(ours)), right.rows.take(pa.array(theirs))
-                yield MAIN, self._joined.rows(keys.columns.take(pa.array(of)), *both, hidden(starts[of], ends[of]))
+                yield MAIN, self._joined.rows(keys.columns.take(pa.array(of)), *both, self._hidden(starts[of], ends[of]))
         for side, stored in enumerate((left, right)):
             if self._sent_alone[side] or (side == 0 and self._how == "semi"):
                 chosen = np.flatnonzero(meets[stored.of] if self._how == "semi" else ~meets[stored.of])
                 of, rows = stored.of[chosen], stored.rows.take(pa.array(chosen))
-                yield MAIN, self._alone(side, keys.columns.take(pa.array(of)), rows, hidden(starts[of], ends[of]))
+                yield MAIN, self._alone(side, keys.columns.take(pa.array(of)), rows, self._hidden(starts[of], ends[of]))
+
+    def _hidden(self, starts: Ints, ends: Ints) -> dict[str, pa.Array]:
+        """Which window results are of, and their event time."""
+        start, end = self._bounds
+        return {start: as_times(starts), end: as_times(ends), TIME_COLUMN: as_times(ends - 1)}
 
     def _forget(self, keys: Keys, starts: Ints, places: Places, counts: list[Ints], slices: Ints, owners: Ints) -> None:
         """Drop slices before the next window of their key. Where any are left, the next window has something in it."""
@@ -175,8 +188,3 @@ def stretches(sizes: Ints, limit: int) -> Iterator[tuple[int, int]]:
         stop = max(int(np.searchsorted(ends, before + limit, "right")), start + 1)
         yield start, stop
         start = stop
-
-
-def hidden(starts: Ints, ends: Ints) -> dict[str, pa.Array]:
-    """Which window results are of, and their event time."""
-    return {"window_start": as_times(starts), "window_end": as_times(ends), TIME_COLUMN: as_times(ends - 1)}

@@ -38,6 +38,7 @@ class Reduce(Operator):
         table: KeyedTable,
         *,
         shape: Tumbling | None = None,
+        bounds: Sequence[str] = (),
         timers: TimerTable | None = None,
         max_parallelism: int,
     ) -> None:
@@ -46,6 +47,7 @@ class Reduce(Operator):
         self._by, self._function, self._rows, self._output, self._errors = list(by), function, rows, output, errors
         self._table, self._shape, self._timers, self._max_parallelism = table, shape, timers, max_parallelism
         self._keys = [*by, WINDOW_COLUMN] if shape else list(by)
+        self._bounds = bounds  # what the result calls start and end of a window
         self.states = {"rows": table} if timers is None else {"rows": table, "timers": timers}
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
@@ -116,8 +118,8 @@ class Reduce(Operator):
             self._table.delete_many(keys, hashes)
             starts = keys.column(WINDOW_COLUMN)
             ends = pa.array(self._shape.end_of(starts.to_numpy()))
-            columns = {"window_start": starts.cast(TIME_TYPE), "window_end": ends.cast(TIME_TYPE)}
-            columns |= dict(zip(self._rows.names, values.columns))
+            columns = dict(zip(self._rows.names, values.columns))
+            columns |= zip(self._bounds, (starts.cast(TIME_TYPE), ends.cast(TIME_TYPE)))
             arrays = [*(columns[f.name].cast(f.type) for f in self._output), pc.subtract(ends, 1).cast(TIME_TYPE)]
             yield MAIN, pa.RecordBatch.from_arrays(arrays, schema=self._output.append(pa.field(TIME_COLUMN, TIME_TYPE)))
         self._timers.advance(time)

@@ -1,9 +1,9 @@
-"""The greatest rows by an expression, with their rank: no more of them are kept than are sent.
+"""The greatest rows by one expression or several, with their rank: no more of them are kept than are sent.
 
 Rows are kept in the order of their rank, numbered from 0. New rows and those kept are sorted together and the best stay.
 
-1. Greater is better, or smaller if `ascending`; null comes last either way. Of equal rows the one with the earlier event time is
-   better, then the one that came first.
+1. Greater is better, or smaller if `ascending`; null comes last either way. Where the first expression is equal the second decides,
+   and so on. Of equal rows the one with the earlier event time is better, then the one that came first.
 2. Over windows the rows are sent when the window closes. Otherwise a row is sent for each rank that changed hands; it replaces the
    one with the same key and rank. Ranks never go away, since rows do not.
 """
@@ -38,7 +38,7 @@ from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.timers import TimerTable
 from penstock.windows import Sliding, Tumbling, closing
 
-WINDOW_COLUMN, ORDER = "__window", "__order"
+WINDOW_COLUMN = "__window"
 TIME_TYPE = pa.timestamp("us", tz="UTC")
 
 
@@ -49,8 +49,7 @@ class Rules:
     by: tuple[pa.Field, ...]  # the key
     kept: tuple[str, ...]
     count: int
-    order: Expr
-    ascending: bool
+    order: tuple[tuple[str, Expr, bool], ...]  # each by the name of its column in state, and whether smaller is better
     output: pa.Schema
 
 
@@ -66,7 +65,7 @@ class Top(Operator):
         super().__init__(name)
         self._rules, self._errors, self.states, self._max_parallelism = rules, errors, states, max_parallelism
         self._names = [f.name for f in rules.by]
-        self._order = Evaluator(rules.order)
+        self._order = [(name, Evaluator(expr)) for name, expr, _ in rules.order]
         self._buffer = RowBuffer(states["buckets"], states["rows"])
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
@@ -83,13 +82,13 @@ class Top(Operator):
         self, batch: pa.RecordBatch, origin: Origin | None
     ) -> Generator[Out, None, tuple[pa.RecordBatch, pa.RecordBatch]]:
         """Evaluate what to order by; returns the rows that could be, as they came and as they are kept."""
-        result = self._order(batch)
-        bad = failing([result], batch.num_rows)
+        results = {name: evaluate(batch) for name, evaluate in self._order}
+        bad = failing(list(results.values()), batch.num_rows)
         if bad is not None:
             where = np.flatnonzero(bad)
-            yield from self._errors.letters(batch, where, reasons([result], where), origin)
+            yield from self._errors.letters(batch, where, reasons(list(results.values()), where), origin)
         columns = {f"row.{name}": batch.column(name) for name in self._rules.kept}
-        columns[ORDER] = result.values
+        columns |= {name: result.values for name, result in results.items()}
         timed = TIME_COLUMN in batch.schema.names
         zeros = pa.array(np.zeros(batch.num_rows, np.int64))
         columns["__time"] = batch.column(TIME_COLUMN).cast(pa.int64()) if timed else zeros
@@ -119,12 +118,14 @@ class Top(Operator):
         return places, stored, best
 
     def _sorted(self, of: Ints, rows: pa.RecordBatch) -> Ints:
-        values = rows.column(ORDER)
-        numbers = ordinals(values)
-        numbers = numbers if self._rules.ascending else ~numbers  # like minus, without the one number that has none
-        missing = values.is_null().to_numpy(zero_copy_only=False)
-        came = np.arange(len(of))
-        return np.lexsort((came, rows.column("__time").to_numpy(), np.where(missing, 0, numbers), missing, of))
+        by: list[Any] = [of]  # from what decides first to what decides last
+        for name, _, ascending in self._rules.order:
+            values = rows.column(name)
+            numbers = ordinals(values)
+            numbers = numbers if ascending else ~numbers  # like minus, without the one number that has none
+            missing = values.is_null().to_numpy(zero_copy_only=False)
+            by += [missing, np.where(missing, 0, numbers)]
+        return np.lexsort((np.arange(len(of)), rows.column("__time").to_numpy(), *reversed(by)))
 
     def _rows(self, places: Places, best: Best) -> pa.RecordBatch:
         """Rows of the result."""

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from penstock.eventtime import duration_text
-from penstock.plan.keyed import TIME_BOUNDS, WINDOW_COLUMN, Keyed, Late, StateLayout
+from penstock.plan.keyed import TIME_BOUNDS, WINDOW_COLUMN, Keyed, Late, StateLayout, free_bounds
 from penstock.plan.logical import Node, Used, check_column_name, unique_schema
 from penstock.state.keygroups import canonical_type
 from penstock.windows import Shape, Sliding, Tumbling
@@ -242,17 +242,16 @@ class WindowJoin(Joining):
                 ' Write window=pen.tumbling("1m") or pen.sliding("1h", every="1m"), or bound the time between rows:'
                 ' within=("-5m", "30m")'
             )
-        for f in TIME_BOUNDS:
-            if f.name in self.left.schema.names:
-                raise self.error(
-                    f"the result says in {f.name!r} which window a row is of, and the left side has a column of that name."
-                    f' Rename it: .rename({{"{f.name}": "of_{f.name}"}}), or drop it'
-                )
         super().__post_init__()
         self._need_time(self.window.text())
 
+    @property
+    def bounds(self) -> tuple[pa.Field, ...]:
+        """The columns that say which window a result is of."""
+        return free_bounds(TIME_BOUNDS, self.left.schema.names)
+
     def _more_fields(self) -> Sequence[pa.Field]:
-        return TIME_BOUNDS
+        return self.bounds
 
     def states(self) -> Sequence[StateLayout]:
         return [*self._buffer(0), *self._buffer(1), self._layout("timers", [pa.field(WINDOW_COLUMN, _INT)], None)]

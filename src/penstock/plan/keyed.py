@@ -6,7 +6,7 @@ keeps in snapshots (`states`, `params`). The state is found by the step's name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -284,7 +284,9 @@ class WindowAggregate(Aggregating):
     @property
     def bounds(self) -> tuple[pa.Field, ...]:
         """The columns that say which window a result is of."""
-        return () if isinstance(self.window, Running) else ROW_BOUNDS if self.window.by_rows else TIME_BOUNDS
+        if isinstance(self.window, Running):
+            return ()
+        return free_bounds(ROW_BOUNDS if self.window.by_rows else TIME_BOUNDS, [f.name for f in self.key_fields])
 
     @property
     def firing(self) -> Trigger:
@@ -362,6 +364,19 @@ def window_states(node: WindowAggregate) -> list[StateLayout]:
     if node.window.merging:
         layouts.append(node._layout("sessions", (), SESSION_FIELDS))
     return layouts
+
+
+def free_bounds(bounds: tuple[pa.Field, ...], taken: Collection[str]) -> tuple[pa.Field, ...]:
+    """The columns of a window's bounds beside columns that may be those of an earlier window: then these are the second, the third…
+
+    >>> [f.name for f in free_bounds(ROW_BOUNDS, ["user", "window_end"])]
+    ['window_start_2', 'window_end_2']
+    """
+    number, found = 1, bounds
+    while any(f.name in taken for f in found):
+        number += 1
+        found = tuple(f.with_name(f"{f.name}_{number}") for f in bounds)
+    return found
 
 
 def one_end(shape: Shape) -> bool:
@@ -446,8 +461,15 @@ class WindowReduce(Reducing):
                 f"{self.window.text()} needs event time, and this stream has none."
                 '\n  Write .with_watermark("at", delay="5s") before key_by'
             )
-        rest = [f for f in self.input.schema if f.name not in self.by and f.name != ALL_COLUMN]
-        self._set(schema=unique_schema([*self.key_fields, *TIME_BOUNDS, *rest], self), timed=True)
+        # Of which earlier window a folded row was nobody can say, unless it is part of the key.
+        away = {*self.by, ALL_COLUMN, *(f.name for f in self.bounds)}
+        rest = [f for f in self.input.schema if f.name not in away]
+        self._set(schema=unique_schema([*self.key_fields, *self.bounds, *rest], self), timed=True)
+
+    @property
+    def bounds(self) -> tuple[pa.Field, ...]:
+        """The columns that say which window a result is of."""
+        return free_bounds(TIME_BOUNDS, [f.name for f in self.key_fields])
 
     def output(self, port: str) -> Node:
         return late_rows(self) if port == "late" else self

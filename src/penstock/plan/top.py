@@ -1,4 +1,4 @@
-"""`top`: the n greatest rows by an expression, with their rank: of each window, or so far."""
+"""`top`: the n greatest rows by one expression or several, with their rank: of each window, or so far."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Top(KeyedRows):
     """The `count` greatest (or smallest) rows of each key so far. With a new row all ranks below it change hands."""
 
     count: int
-    order: Expr
-    ascending: bool = False
+    order: tuple[Expr, ...]  # the first one decides; where it is equal, the second
+    ascending: tuple[bool, ...]  # of each of these
     kept: tuple[str, ...] = field(init=False)  # columns in state, besides the key
-    order_type: pa.DataType = field(init=False)
+    order_types: tuple[pa.DataType, ...] = field(init=False)
     kind = "top"
     verb = "top"
 
@@ -39,9 +39,10 @@ class Top(KeyedRows):
             )
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
             raise self.error(f"top({self.count!r}) is no number of rows. Write: top(10, by=...)")
-        self._set(order_type=typed(self.order, self.input, self))
-        if pa.types.is_nested(self.order_type) or pa.types.is_null(self.order_type):
-            raise self.error(f"by={self.order.text()} is {self.order_type}, which has no order. Order by one of its parts")
+        self._set(order_types=tuple(typed(each, self.input, self) for each in self.order))
+        for each, found in zip(self.order, self.order_types):
+            if pa.types.is_nested(found) or pa.types.is_null(found):
+                raise self.error(f"by={each.text()} is {found}, which has no order. Order by one of its parts")
         self._set(schema=unique_schema([*self.row_schema, RANK], self), kept=tuple(self._rest(set(self.row_schema.names))))
         self._set_kind()
 
@@ -53,26 +54,35 @@ class Top(KeyedRows):
 
     def needs(self, used: Used) -> list[set[str]]:
         self._set(kept=tuple(self._rest(used["main"])))
-        return [set(self.kept) | set(self.by) | visible_columns([self.order]) | used["late"]]
+        return [set(self.kept) | set(self.by) | visible_columns(self.order) | used["late"]]
 
     def states(self) -> Sequence[StateLayout]:
         schema = self.input.schema
         rows = [pa.field(f"row.{name}", schema.field(name).type) for name in self.kept]
-        rows += [pa.field("__order", self.order_type), pa.field("__time", _INT)]
+        rows += [pa.field(name, type) for name, type in zip(self.order_columns, self.order_types)]
+        rows.append(pa.field("__time", _INT))
         bucket = pa.field(BUCKET, _INT)
         return [
             self._layout("buckets", [bucket], [pa.field("__rows", _INT, nullable=False)]),
             self._layout("rows", [bucket, pa.field(NUMBER, _INT)], rows),
         ]
 
+    @property
+    def order_columns(self) -> tuple[str, ...]:
+        """What the state calls the columns that rows are ordered by."""
+        return ("__order", *(f"__order.{number}" for number in range(1, len(self.order))))
+
     def params(self) -> dict[str, Any] | None:
-        return {"count": self.count, "by": self.order.text(), "ascending": self.ascending}
+        by, ascending = [each.text() for each in self.order], list(self.ascending)
+        alone = len(by) == 1  # as it was before there could be several
+        return {"count": self.count, "by": by[0] if alone else by, "ascending": ascending[0] if alone else ascending}
 
     def text(self) -> str:
         return self._keyed_text(self._top_text())
 
     def _top_text(self) -> str:
-        return f"top {self.count} by {self.order.text()}{' ascending' if self.ascending else ''}"
+        by = [f"{each.text()}{' ascending' if up else ''}" for each, up in zip(self.order, self.ascending)]
+        return f"top {self.count} by {', '.join(by)}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -210,6 +210,7 @@ def reduce_op(op: Op, stage: Stage, site: Site) -> Operator:
         op_errors(op),
         states["rows"],
         shape=node.window if isinstance(node, keyed.WindowReduce) else None,
+        bounds=[f.name for f in node.bounds] if isinstance(node, keyed.WindowReduce) else (),
         timers=states.get("timers"),
         max_parallelism=site.plan.max_parallelism,
     )
@@ -244,7 +245,8 @@ def join_op(op: Op, stage: Stage, site: Site) -> Operator:
             return join_interval.IntervalJoin(*common, node.lower, node.upper, states, max_parallelism=groups)
         case joins.WindowJoin():
             assert isinstance(node.window, Tumbling | Sliding)
-            return join_window.WindowJoin(*common, node.window, states, max_parallelism=groups)
+            names = [f.name for f in node.bounds]
+            return join_window.WindowJoin(*common, node.window, names, states, max_parallelism=groups)
         case joins.AsofJoin():
             return join_asof.AsofJoin(*common, node.tolerance, states, max_parallelism=groups)
         case joins.ForeverJoin():
@@ -255,7 +257,8 @@ def join_op(op: Op, stage: Stage, site: Site) -> Operator:
 def top_op(op: Op, stage: Stage, site: Site) -> Operator:
     node = op.node
     assert isinstance(node, Top)
-    rules = top.Rules(tuple(node.by_fields), node.kept, node.count, node.order, node.ascending, node.schema)
+    order = tuple(zip(node.order_columns, node.order, node.ascending, strict=True))
+    rules = top.Rules(tuple(node.by_fields), node.kept, node.count, order, node.schema)
     common = (op_errors(op), open_states(op, node, site))
     if not isinstance(node, WindowTop):
         return top.Top(op.name, rules, *common, max_parallelism=site.plan.max_parallelism)
