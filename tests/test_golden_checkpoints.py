@@ -24,8 +24,6 @@ from penstock.checkpoints.storage import open_store
 from penstock.testing import Simulated
 
 FULL = os.environ.get("PENSTOCK_CONFORMANCE") == "full"
-NEW_RULE = {"windows": {"sixes", "gaps"}}
-"""Count windows that overlap: their answer is the one of the rule "the last rows, at each so many", also from old savepoints."""
 
 START = [
     (commit, name, kind)
@@ -95,7 +93,7 @@ def storage_of(kind: str, tmp: Path) -> Path:
 
 def check_restore(commit: str, name: str, kind: str, runner: str, parallelism: int, make_runner: Any, tmp: Path) -> None:
     expected = restored(commit, name, kind, make_runner(runner, parallelism, storage_of(kind, tmp)), tmp)
-    goldens.check(tmp / "out", expected, set(expected) - NEW_RULE.get(name, set()))
+    goldens.check(tmp / "out", expected)
 
 
 @pytest.mark.parametrize(
@@ -117,16 +115,6 @@ def test_an_old_checkpoint_goes_on_with_the_right_answer_on_spark(
     commit: str, name: str, kind: str, runner: str, parallelism: int, make_runner: Any, tmp: Path
 ) -> None:
     check_restore(commit, name, kind, runner, parallelism, make_runner, tmp)
-
-
-@pytest.mark.xfail(reason="windows of so many rows still begin at each so many", strict=True)
-@pytest.mark.parametrize("kind", ["latest", "savepoint"])
-@pytest.mark.parametrize("commit", goldens.COMMITS)
-def test_open_count_windows_of_an_old_checkpoint_go_on_by_the_new_rule(
-    commit: str, kind: str, make_runner: Any, tmp: Path
-) -> None:
-    expected = restored(commit, "windows", kind, make_runner("local", 2, storage_of(kind, tmp)), tmp)
-    goldens.check(tmp / "out", expected, NEW_RULE["windows"])
 
 
 @pytest.mark.parametrize(("commit", "name", "kind"), START)
