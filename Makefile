@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 SEEDS ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fast conformance sim explore soak-short bench bench-quick lock clean
+.PHONY: help setup demo test check fast conformance sim explore strangers soak-short bench bench-quick lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -46,6 +46,9 @@ sim: $(STAMP)  ## SEEDS=2000 simulated schedules with faults; one seed again: ma
 
 explore: $(STAMP)  ## all interleavings of the protocol in the larger scope
 	$(PY) -m penstock.testing.explorer --full
+
+strangers: $(STAMP)  ## a million greetings of strangers through the parsers, and 20,000 to the ports of a running job
+	PENSTOCK_GREETINGS=1000000 PENSTOCK_STRANGERS=20000 $(PY) -m pytest -q tests/runners/test_strangers.py
 
 soak-short: $(STAMP)  ## fifty real kills in both Spark runners
 	$(PY) tests/soak/soak.py --short

@@ -28,8 +28,9 @@ from penstock.errors import DecodeError, JobError, RunnerError
 from penstock.protocol import coordinator as c
 from penstock.protocol.messages import Barrier, Batch, Stamp, TaskAck
 from penstock.runners.continuous import driver
-from penstock.runners.continuous.channel import Credentials, Wires
+from penstock.runners.continuous.channel import Wires
 from penstock.runners.continuous.control import ControlServer
+from penstock.runners.continuous.greeting import Credentials
 from penstock.runners.continuous.wire import ack_json
 from penstock.runners.queues import Queue
 from penstock.runners.spark.frames import Decoder, control_of, encode_control

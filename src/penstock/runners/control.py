@@ -169,7 +169,15 @@ class ControlSocket:
                     send(connection, refusal(JobError(f"{CONNECTIONS_MAX} others are talking to this job. Try again")))
                 connection.close()
             else:
-                handler.start()
+                self._begin(handler, connection)
+
+    def _begin(self, handler: threading.Thread, connection: socket.socket) -> None:
+        try:
+            handler.start()
+        except RuntimeError:  # no more threads in this process, which may pass: this connection ends, and others are let in
+            with self._guard:
+                del self._handlers[handler]
+            connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         try:

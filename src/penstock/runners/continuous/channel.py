@@ -9,8 +9,8 @@ a loop with one thread, and both would wait for ever. So:
    back-pressure, per channel.
 3. A receiver reads whatever is there, since the sender keeps to the bound. So the wire itself is never clogged: a barrier that is
    sent into a full channel is in the receiver's queue a moment later, behind the rows.
-4. Every connection begins with a greeting: the job's token and whose channel this is. Anybody else is counted and hung up on, and
-   nothing else happens.
+4. Every connection begins with a greeting: the job's token and whose channel this is (`greeting`). Anybody else is counted and hung up
+   on, and nothing else happens.
 5. A peer that goes away is not an error here. The driver sees it too, knows why, and ends the attempt; only if it does not
    (`lost_for`) the worker complains itself.
 """
@@ -18,7 +18,6 @@ a loop with one thread, and both would wait for ever. So:
 from __future__ import annotations
 
 import contextlib
-import hmac
 import logging
 import select
 import selectors
@@ -26,20 +25,25 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from penstock.errors import DecodeError
-from penstock.protocol.messages import Message, Stamp
+from penstock.protocol.messages import Message
+from penstock.runners.continuous.greeting import (
+    GREETING_S,
+    STRANGERS_MAX,
+    Channel,
+    Credentials,
+    Introduction,
+    channel_in,
+    is_worth_telling,
+)
 from penstock.runners.queues import ROOM, Queue, size_of
 from penstock.runners.spark.frames import (
     FRAME_BYTES_MAX,
-    HELLO_BYTES_MAX,
     Decoder,
-    control_of,
     encode,
     encode_control,
     message_of,
@@ -55,34 +59,8 @@ STAGE_BYTES = 256 * 1024  # what one read takes at most, if it does not go strai
 PIECES_MAX = 64  # buffers in one system call
 TAKEN = struct.Struct("<Q")  # what a receiver says: messages taken so far
 WORD = 8  # it says so whenever this part of the mark was taken
-GREETING_S = 5.0  # how long a stranger may take to say who it is
-STRANGERS_MAX = 256
 EXACT_S = 0.01  # in shorter waits a part of a millisecond matters
 SELECT_MAX = 1024  # of the descriptors that `select` takes
-
-Channel = tuple[int, int, int]
-"""(exchange, source task, target task)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """What a process of the job shows to another: the token of this attempt, and its stamp."""
-
-    token: str
-    stamp: Stamp
-
-    def greeting(self, **more: Any) -> dict[str, Any]:
-        """The first message on a connection."""
-        stamp = self.stamp
-        return {"say": "hello", "token": self.token, "stamp": [stamp.lineage, stamp.term, stamp.attempt], **more}
-
-    def accepts(self, greeting: Mapping[str, Any]) -> bool:
-        """Whether it comes from a process of this very attempt."""
-        token, stamp = greeting.get("token"), self.stamp
-        if greeting.get("say") != "hello" or not isinstance(token, str):
-            return False
-        known = hmac.compare_digest(token.encode(), self.token.encode())
-        return known and greeting.get("stamp") == [stamp.lineage, stamp.term, stamp.attempt]
 
 
 class Outbound:
@@ -277,7 +255,7 @@ class Stranger:
     """A connection that has not said who it is."""
 
     socket: socket.socket
-    decoder: Decoder
+    says: Introduction
     since: float
 
 
@@ -414,42 +392,41 @@ class Wires:
         except OSError:
             return
         if len(self._strangers) >= STRANGERS_MAX:
-            self.refused += 1
-            sock.close()
-            return
+            self._refuse(next(iter(self._strangers.values())))  # the oldest
         sock.setblocking(False)
-        stranger = Stranger(sock, Decoder(HELLO_BYTES_MAX), time.monotonic())
+        stranger = Stranger(sock, Introduction(self._credentials), time.monotonic())
         self._strangers[sock.fileno()] = stranger
         self._selector.register(sock, selectors.EVENT_READ, stranger)
 
     def _listen_to(self, stranger: Stranger) -> None:
-        # Not a byte more than the greeting: what follows is for whoever it turns out to be.
+        if stranger.socket.fileno() < 0:
+            return  # it made room for another one in this very turn
         try:
-            data = stranger.socket.recv(stranger.decoder.need)
-            frames = stranger.decoder.feed(data)
-            if data and not frames:
-                return
-            greeting = control_of(frames[0]) if frames else {}
+            greeting = stranger.says.hear(stranger.socket.recv(stranger.says.need))
         except BlockingIOError:
             return
-        except (OSError, DecodeError):
-            greeting = {}
-        channel = (greeting.get("exchange"), greeting.get("source"), greeting.get("target"))
-        awaited = self._awaited.get(channel) if all(type(part) is int for part in channel) else None  # type: ignore[arg-type]
-        if not self._credentials.accepts(greeting) or awaited is None or awaited.connected:
+        except Exception:  # whatever it is, it is the stranger's
+            self._refuse(stranger)
+            return
+        if greeting is None:
+            return
+        channel = channel_in(greeting)
+        awaited = self._awaited.get(channel) if channel else None
+        if channel is None or awaited is None or awaited.connected:
             self._refuse(stranger)
             return
         del self._strangers[stranger.socket.fileno()]
         awaited.connected = True
-        stranger.decoder.bytes_max = FRAME_BYTES_MAX
-        decoder = stranger.decoder
-        inbound = Inbound(stranger.socket, self._selector, channel, awaited, decoder, self._bytes_max)  # type: ignore[arg-type]
+        decoder = stranger.says.decoder
+        decoder.bytes_max = FRAME_BYTES_MAX
+        inbound = Inbound(stranger.socket, self._selector, channel, awaited, decoder, self._bytes_max)
         self._inbound.append(inbound)
         self._selector.modify(stranger.socket, selectors.EVENT_READ, inbound)
 
     def _refuse(self, stranger: Stranger) -> None:
         self.refused += 1
-        log.warning("a connection to a data port was refused: it is no peer of this attempt")
+        if is_worth_telling(self.refused):
+            log.warning("a connection to a data port was refused: it is no peer of this attempt (%d so far)", self.refused)
         del self._strangers[stranger.socket.fileno()]
         self._selector.unregister(stranger.socket)
         stranger.socket.close()

@@ -1,8 +1,8 @@
 """The driver's end of the lines to its workers: who is there, what they say, and what they are told. One server for each attempt,
 in a thread of its own.
 
-1. A connection is nobody until it has shown the attempt's token and stamp. Others are hung up on and counted; nothing else
-   happens.
+1. A connection is nobody until it has shown the attempt's token and stamp (`greeting`). Others are hung up on and counted; nothing
+   else happens.
 2. When all workers are there, each is told where the others are. When all say they are ready, the attempt is running.
 3. A line that breaks, a worker silent for `SILENT_S`, a worker that says it failed: each fails the attempt, once. Whoever is
    first names the reason.
@@ -26,9 +26,9 @@ from typing import Any
 from penstock.errors import DecodeError, RunnerError
 from penstock.protocol import coordinator as c
 from penstock.protocol.messages import Stamp
-from penstock.runners.continuous.channel import GREETING_S, STRANGERS_MAX, Credentials
+from penstock.runners.continuous.greeting import GREETING_S, STRANGERS_MAX, Credentials, Introduction, is_worth_telling, worker_in
 from penstock.runners.continuous.wire import ack_of, stamp_of
-from penstock.runners.spark.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Decoder, control_of, encode_control
+from penstock.runners.spark.frames import FRAME_BYTES_MAX, control_of, encode_control
 from penstock.runners.spark.ship import check_identity
 
 log = logging.getLogger("penstock")
@@ -43,9 +43,9 @@ class Line:
     """One connection: first a stranger's, then a worker's."""
 
     socket: socket.socket
+    says: Introduction
     since: float
     heard: float
-    decoder: Decoder = field(default_factory=lambda: Decoder(HELLO_BYTES_MAX))
     worker: int | None = None
     hello: dict[str, Any] = field(default_factory=dict)
     number: int = 0
@@ -167,6 +167,9 @@ class ControlServer(threading.Thread):
                 self._announce()
                 self._pass_on()
                 self._look_at_the_clock()
+        except Exception as error:  # nobody hears the workers any more
+            log.exception("the driver's control port of %s has failed", self.stamp)
+            self.fail(f"the driver's control port has failed: {type(error).__name__}: {error}")
         finally:
             for line in [*self._lines.values(), *self._strangers]:
                 line.socket.close()
@@ -180,27 +183,28 @@ class ControlServer(threading.Thread):
         except OSError:
             return
         if len(self._strangers) >= STRANGERS_MAX:
-            self.refused += 1
-            sock.close()
-            return
+            self._drop(self._strangers[0], "made room for another one")  # the oldest
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        line = Line(sock, time.monotonic(), time.monotonic())
+        line = Line(sock, Introduction(self.credentials), time.monotonic(), time.monotonic())
         self._strangers.append(line)
         self._selector.register(sock, selectors.EVENT_READ, line)
 
     def _attend(self, line: Line, mask: int) -> None:
+        if line.socket.fileno() < 0:
+            return  # dropped in this very turn
+        if line.worker is None:
+            self._listen_to(line)
+            return
         try:
             if mask & selectors.EVENT_WRITE:
                 self._send(line)
             if mask & selectors.EVENT_READ:
-                # Of a stranger not a byte more than its greeting is read.
-                data = line.socket.recv(line.decoder.need if line.worker is None else 262_144)
+                data = line.socket.recv(262_144)
                 if not data:
                     raise ConnectionResetError
                 line.heard = time.monotonic()
-                for frame in line.decoder.feed(data):
-                    self._heard(line, control_of(frame))
+                for frame in line.says.decoder.feed(data):
+                    self._heard(line, line.worker, control_of(frame))
         except BlockingIOError:
             pass
         except DecodeError as error:
@@ -208,24 +212,34 @@ class ControlServer(threading.Thread):
         except OSError:
             self._drop(line, "was lost")
 
+    def _listen_to(self, stranger: Line) -> None:
+        try:
+            greeting = stranger.says.hear(stranger.socket.recv(stranger.says.need))
+        except BlockingIOError:
+            return
+        except Exception:  # whatever it is, it is the stranger's
+            self._drop(stranger, "is not one of ours")
+            return
+        if greeting is not None:
+            self._greet(stranger, greeting)
+
     def _drop(self, line: Line, what: str) -> None:
         self._selector.unregister(line.socket)
         line.socket.close()
         if line.worker is None:
             self.refused += 1
+            if is_worth_telling(self.refused):
+                log.warning("a connection to the driver was refused: it %s (%d so far)", what, self.refused)
             self._strangers.remove(line)
             return
         self._lines.pop(line.worker, None)
         self.fail(f"worker {line.worker} (process {line.hello.get('pid')}) {what}")
 
-    def _heard(self, line: Line, said: dict[str, Any]) -> None:
-        if line.worker is None:
-            self._greet(line, said)
-            return
+    def _heard(self, line: Line, worker: int, said: dict[str, Any]) -> None:
         match said:
             case {"say": "beat", "read": int()}:
-                self.beats[line.worker] = said
-                self._hear_beat(line.worker, said)
+                self.beats[worker] = said
+                self._hear_beat(worker, said)
             case {"say": "ack" | "decline", "stamp": stamp} if not self.stamp.accepts(stamp_of(stamp)):
                 self.stale += 1
             case {"say": "ack", "epoch": int(epoch), "task": str(task), "ack": ack}:
@@ -233,7 +247,7 @@ class ControlServer(threading.Thread):
             case {"say": "decline", "epoch": int(epoch), "task": str(task), "reason": str(reason)}:
                 self._post(c.Declined(self.stamp, epoch, task, reason))
             case {"say": "align", "slowest": dict(slowest)}:
-                self._slowest[str(line.worker)] = slowest
+                self._slowest[str(worker)] = slowest
                 self._announce_at = self._announced_at + ALIGN_S
             case {"say": "ready"}:
                 line.ready = True
@@ -247,17 +261,14 @@ class ControlServer(threading.Thread):
                     self._post(c.InputEnded(self.stamp))
             case {"say": "failed", "error": str(error), "trace": str(trace), "fatal": bool(fatal)}:
                 if not self.closing:
-                    log.warning("worker %d failed: %s\n%s", line.worker, error, trace)
+                    log.warning("worker %d failed: %s\n%s", worker, error, trace)
                 self.fail(error, fatal=fatal)
             case _:
                 raise DecodeError(f"it says {said['say']!r}, which is not known here")
 
     def _greet(self, line: Line, hello: dict[str, Any]) -> None:
-        worker, address = hello.get("worker"), hello.get("address")
-        known = (
-            self.credentials.accepts(hello) and type(worker) is int and 0 <= worker < self.workers and isinstance(address, list)
-        )
-        if not known or worker in self._lines:
+        worker = worker_in(hello, self.workers)
+        if worker is None or worker in self._lines:
             self._drop(line, "is not one of ours")
             return
         try:
@@ -266,8 +277,8 @@ class ControlServer(threading.Thread):
             self.fail(str(error), fatal=True)
         self._strangers.remove(line)
         line.worker, line.hello = worker, hello
-        line.decoder.bytes_max = FRAME_BYTES_MAX
-        assert isinstance(worker, int)
+        line.says.decoder.bytes_max = FRAME_BYTES_MAX
+        line.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._lines[worker] = line
         if self.complete:
             everyone = [self._lines[each].hello for each in range(self.workers)]

@@ -28,8 +28,9 @@ from penstock.protocol import coordinator as c
 from penstock.protocol.messages import Aborted, Completed, Stamp
 from penstock.runners import faults
 from penstock.runners.conductor import Conductor
-from penstock.runners.continuous.channel import CHANNEL_BYTES, Credentials
+from penstock.runners.continuous.channel import CHANNEL_BYTES
 from penstock.runners.continuous.control import ControlServer
+from penstock.runners.continuous.greeting import Credentials
 from penstock.runners.continuous.link import STUCK_S
 from penstock.runners.continuous.worker import WorkerSpec, run_partition
 from penstock.runners.cut import StartPoint

@@ -37,7 +37,8 @@ from penstock.protocol.messages import Aborted, Ack, Completed, Decline, SplitsA
 from penstock.runners import faults
 from penstock.runners.align import Alignment, Slowest, groups_of
 from penstock.runners.conductor import source_of
-from penstock.runners.continuous.channel import Credentials, Wires
+from penstock.runners.continuous.channel import Wires
+from penstock.runners.continuous.greeting import Credentials
 from penstock.runners.continuous.link import DriverLine, Pulse
 from penstock.runners.continuous.wire import ack_json, stamp_json
 from penstock.runners.cut import StartPoint
