@@ -108,7 +108,7 @@ def test_a_crash_between_delivery_and_its_mark_repeats_the_call_and_after_it_doe
     sink = sinks.foreach_batch(calls, name="out")
     committables = prepare(sink, tmp_path, 1, [("ann", 1)], [("bob", 2)])
     with monkeypatch.context() as patch:
-        patch.setattr(staged, "write_file", die)
+        patch.setattr(staged, "write_mark", die)
         with pytest.raises(Crash):
             sink.committer(place(tmp_path)).commit(1, committables, 0)
     with monkeypatch.context() as patch:

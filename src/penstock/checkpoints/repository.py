@@ -43,7 +43,7 @@ from penstock.names import check_name
 from penstock.protocol.terms import Claim
 from penstock.state import runfile
 
-__all__ = ["SAVEPOINT", "Repository", "open_savepoint", "read_savepoint", "state_path"]
+__all__ = ["SAVEPOINT", "Repository", "checked_file", "open_savepoint", "read_savepoint", "state_path"]
 
 SAVEPOINT = "savepoint.json"
 _STATE = re.compile(r"state/([0-9]{8,18})-([0-9]{4,18})-[0-9]{10,18}-.+")
@@ -216,17 +216,17 @@ def read_savepoint(store: Store) -> Manifest:
     if manifest.in_flight:
         raise CorruptError(f"{store.url}/{SAVEPOINT}: manifest.in_flight is not empty, and a savepoint is always aligned")
     for handle in manifest.handles():
-        _checked_file(store, handle, contents=False)
+        checked_file(store, handle, contents=False)
     return manifest
 
 
 def _copy(manifest: Manifest, source: Store, target: Store, names: Mapping[str, str]) -> None:
     handles = {str(handle["path"]): handle for handle in manifest.handles()}
     for path, name in names.items():
-        target.write(name, _checked_file(source, handles[path], contents=True), read_soon=False)
+        target.write(name, checked_file(source, handles[path], contents=True), read_soon=False)
 
 
-def _checked_file(store: Store, handle: Mapping[str, Json], *, contents: bool) -> pa.Buffer:
+def checked_file(store: Store, handle: Mapping[str, Json], *, contents: bool) -> pa.Buffer:
     """The bytes a handle names. A damaged file must not be passed on under a new, trusted name."""
     path = f"{store.url}/{handle['path']}"
     try:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from penstock.checkpoints.envelope import Json
 from penstock.checkpoints.log import Log
 from penstock.checkpoints.manifest import Manifest, OperatorEntry, StateEntry
-from penstock.checkpoints.repository import SAVEPOINT, read_savepoint
+from penstock.checkpoints.repository import SAVEPOINT, checked_file, read_savepoint
 from penstock.checkpoints.storage import LocalStore, Store, open_store
 from penstock.errors import CorruptError, RestoreError, StorageError
 from penstock.state.runfile import OP, Handle
@@ -148,7 +148,7 @@ def _columns(state: StateEntry, store: Store) -> tuple[pa.Schema, pa.Schema] | N
     """The key and value columns of a state, by one of its files: a manifest has their types only as text."""
     if not state.handles:
         return None
-    with pa.ipc.open_file(store.open(str(state.handles[0]["path"]))) as file:
+    with pa.ipc.open_file(checked_file(store, state.handles[0], contents=True)) as file:
         fields = list(file.schema)
     op = [field.name for field in fields].index(OP)
     return pa.schema(fields[2:op]), pa.schema(fields[op + 1 :])

@@ -6,11 +6,12 @@
     <path>/_staging/<lineage>/8-<uid>/part-…               prepared for epoch 8
     <path>/_staging/<lineage>/commit-8/…                   about to become visible
 
-`_epoch.json` is the marker: lineage, epochs, and each part's rows, bytes and checksum.
+`_epoch.json` is the marker: lineage, epochs, and each part's rows, bytes and checksum, under a checksum of its own.
 
 1. A prepared part is synced and never moves. To commit, all parts of the epoch are linked into `commit-<n>`, the marker
    is written, and ONE rename makes the directory visible. A half-made `commit-<n>` holds links only and is thrown away;
-   so any step may be repeated.
+   so any step may be repeated. What was linked is compared with the checksum that the committable carries: a file that
+   changed since it was prepared is refused, never shown.
 2. The target exists: with our own marker it was done before (ALREADY); with any other it is not ours to touch (`StorageError`).
    Prepared parts are removed after the rename.
 3. An epoch without rows makes no directory.
@@ -25,7 +26,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -37,7 +37,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.connectors.connector import Committer, Json, Sink, SinkContext, Verdict, Writer
-from penstock.connectors.durable import make_dirs, sync_dir, write_file
+from penstock.connectors.durable import file_checksum, make_dirs, sync_dir
+from penstock.connectors.marks import read_mark, write_mark
 from penstock.connectors.rowfile import FORMATS, RowFile, open_row_file
 from penstock.errors import ConfigError, CorruptError, StorageError
 from penstock.names import check_name
@@ -230,14 +231,13 @@ class _FileCommitter(Committer):
         if build.exists():
             shutil.rmtree(build)
         build.mkdir()
-        sizes = {item["name"]: item["bytes"] for parts in marker["parts"].values() for item in parts}
+        prepared = {item["name"]: item for parts in marker["parts"].values() for item in parts}
         for source in sources:
             if not source.exists():
                 raise StorageError(f"{source} is gone: it was prepared for epoch {marker['epochs']} and not committed yet")
-            if source.stat().st_size != sizes[source.name]:
-                raise CorruptError(f"{source} has {source.stat().st_size} bytes, and {sizes[source.name]} were prepared")
             _link(source, build / source.name)
-        write_file(build / MARKER, json.dumps(marker, indent=1, sort_keys=True).encode())
+            _check_bytes(build / source.name, prepared[source.name], source)
+        write_mark(build / MARKER, marker, indent=1)
         sync_dir(build)
         try:
             os.rename(build, target)
@@ -317,19 +317,20 @@ def _epoch_dirs(path: Path) -> list[tuple[int, int, Path]]:
 
 
 def _read_marker(folder: Path) -> dict[str, Any]:
-    try:
-        marker: dict[str, Any] = json.loads((folder / MARKER).read_text())
-        lineage, epochs, parts = marker["lineage"], marker["epochs"], marker["parts"]
-    except FileNotFoundError as error:
-        raise StorageError(
-            f"{folder} was not written by Penstock: it has no {MARKER}. Choose a folder of its own for the sink"
-        ) from error
-    except (ValueError, KeyError) as error:
-        raise CorruptError(f"{folder / MARKER} is damaged: {error}") from error
-    assert isinstance(lineage, str)
-    assert isinstance(epochs, list)
-    assert isinstance(parts, dict)
+    marker = read_mark(folder / MARKER, {"lineage": str, "epochs": list, "parts": dict})
+    if marker is None:
+        raise StorageError(f"{folder} was not written by Penstock: it has no {MARKER}. Choose a folder of its own for the sink")
     return marker
+
+
+def _check_bytes(linked: Path, part: dict[str, Any], source: Path) -> None:
+    """Refuse a part that is not, byte for byte, what was prepared."""
+    size = linked.stat().st_size
+    if size != part["bytes"]:
+        raise CorruptError(f"{source} has {size} bytes, and {part['bytes']} were prepared")
+    found = file_checksum(linked)
+    if found != part["xxh64"]:
+        raise CorruptError(f"{source} is not what was prepared: its checksum is {found}, and {part['xxh64']} was expected")
 
 
 def _link(source: Path, target: Path) -> None:

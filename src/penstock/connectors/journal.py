@@ -12,8 +12,9 @@ One writer appends, any number of readers follow. Files are numbered from 1 and 
    and no other.
 2. Header checksums are seeded with file number and offset: a frame is valid only in its own place.
 3. A torn tail (an invalid last frame of the last file, with no valid frame behind it) holds nothing that was promised;
-   readers stop before it and the next writer cuts it off. Anything else that is invalid is damage: `CorruptError` with
-   file and offset.
+   readers stop before it and the next writer cuts it off. What was not written is missing, or zeros: at the end, or a
+   whole sector. A last frame of which everything is there, and which is wrong all the same, was promised and is
+   damaged, like anything else that is invalid: `CorruptError` with file and offset.
 4. A file ends with ROLL before the next one is created, or with END once the peer said that there is no more.
 5. A position is `{"file", "offset", "row"}`: rows already read of the frame at that offset. Readers sync before they
    give rows out, so a position never points behind what a power cut leaves.
@@ -44,6 +45,7 @@ CHECKED_BYTES = FRAME_HEADER.size - 8  # of the frame header: all but its own ch
 ROWS, ROLL, END = 1, 2, 3
 ROLL_BYTES = 64 << 20
 FRAME_BYTES_MAX = 1 << 30
+SECTOR_BYTES = 512  # a power cut leaves it as it was, or writes all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,19 +271,39 @@ def _has_header(handle: int, number: int, path: Path) -> bool:
 
 def _frame_at(handle: int, path: Path, number: int, offset: int) -> Frame | None:
     """The frame at `offset`. None: nothing is there yet, or a torn tail."""
+    size = os.fstat(handle).st_size  # what a writer adds from here on is not looked at: it may not be whole yet
     head = os.pread(handle, FRAME_HEADER.size, offset)
+    if offset + FRAME_HEADER.size > size:
+        return None
     fields = _check_header(head, number, offset)
     if fields is None:
-        _refuse_frames_behind(handle, path, number, offset)
+        _refuse_frames_behind(handle, path, number, offset, size)
+        _refuse_if_written(handle, path, offset, size)
         return None
     kind, rows, length, digest = fields
     end = offset + FRAME_HEADER.size + length
+    if end > size:
+        return None
     payload = os.pread(handle, length, offset + FRAME_HEADER.size)
-    if len(payload) == length and xxhash.xxh64_intdigest(payload) == digest:
+    if xxhash.xxh64_intdigest(payload) == digest:
         return Frame(kind, rows, payload, end)
-    if os.fstat(handle).st_size > end:
-        raise CorruptError(f"{path} is damaged at byte {offset}: the checksum of the frame there is wrong")
-    return None
+    if size == end:
+        _refuse_if_written(handle, path, offset, end)
+        return None
+    raise CorruptError(f"{path} is damaged at byte {offset}: the checksum of the frame there is wrong")
+
+
+def _refuse_if_written(handle: int, path: Path, offset: int, end: int) -> None:
+    """An invalid last frame, from `offset` to `end`: torn if its end or one of its sectors was never written, else damaged."""
+    if not any(os.pread(handle, 1, end - 1)):
+        return
+    at = offset
+    while at < end:
+        border = min((at // SECTOR_BYTES + 1) * SECTOR_BYTES, end)
+        if not any(os.pread(handle, border - at, at)):
+            return
+        at = border
+    raise CorruptError(f"{path} is damaged at byte {offset}: all of its last frame is there, and its checksum is wrong")
 
 
 def _check_header(head: bytes, number: int, offset: int) -> tuple[int, int, int, int] | None:
@@ -293,9 +315,8 @@ def _check_header(head: bytes, number: int, offset: int) -> tuple[int, int, int,
     return kind, rows, length, digest
 
 
-def _refuse_frames_behind(handle: int, path: Path, number: int, offset: int) -> None:
+def _refuse_frames_behind(handle: int, path: Path, number: int, offset: int, size: int) -> None:
     """There is no valid header at `offset`. That is a torn tail only if no valid frame follows it."""
-    size = os.fstat(handle).st_size
     at = offset
     while at < size:
         window = os.pread(handle, 1 << 20, at)

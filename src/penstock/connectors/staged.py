@@ -4,7 +4,7 @@ What console, memory and foreach_batch share: sinks whose outside cannot prepare
 
     <job_dir>/staging/<sink>/open-<uid>-3.arrow       being written
     <job_dir>/staging/<sink>/8-<uid>.arrow            prepared for epoch 8 (an Arrow stream; its checksum is in the committable)
-    <job_dir>/staging/<sink>/delivered.json           {"lineage", "epoch", "last"}: the newest, and the last handed over
+    <job_dir>/staging/<sink>/delivered.json           a mark {"lineage", "epoch", "last"}: the newest, and the last handed over
 
 1. `deliver` is called after the epoch is published, with rows read from the files the manifest names. So for one
    (lineage, epoch) they are the same rows, in every attempt and every runner.
@@ -16,7 +16,6 @@ What console, memory and foreach_batch share: sinks whose outside cannot prepare
 from __future__ import annotations
 
 import abc
-import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,7 +24,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.connectors.connector import Committer, Json, SinkContext, Verdict, Writer
-from penstock.connectors.durable import Hashed, file_checksum, make_dirs, sync_dir, write_file
+from penstock.connectors.durable import Hashed, file_checksum, make_dirs, sync_dir
+from penstock.connectors.marks import read_mark, write_mark
 from penstock.errors import CorruptError, StorageError
 from penstock.names import check_name
 
@@ -108,8 +108,7 @@ class StagedCommitter(Committer):
         self.deliver(epoch, self._rows(committables), attempt)
         same = mark is not None and mark["lineage"] == self.context.lineage
         newest = max(epoch, mark["epoch"]) if mark is not None and same else epoch
-        text = json.dumps({"lineage": self.context.lineage, "epoch": newest, "last": epoch})
-        write_file(self._folder / DELIVERED, text.encode())
+        write_mark(self._folder / DELIVERED, {"lineage": self.context.lineage, "epoch": newest, "last": epoch})
         self._remove(committables)
         return Verdict.DONE
 
@@ -127,14 +126,7 @@ class StagedCommitter(Committer):
         return gone and epoch <= mark["epoch"]
 
     def _mark(self) -> dict[str, Any] | None:
-        path = self._folder / DELIVERED
-        try:
-            mark = json.loads(path.read_text())
-            return {"lineage": str(mark["lineage"]), "epoch": int(mark["epoch"]), "last": int(mark["last"])}
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptError(f"{path} is damaged: {error}") from error
+        return read_mark(self._folder / DELIVERED, {"lineage": str, "epoch": int, "last": int})
 
     def sweep(self, keep: Sequence[Json]) -> None:
         """Called while no writer is at work: what is not kept has no owner."""

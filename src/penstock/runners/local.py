@@ -27,7 +27,7 @@ from penstock.runtime.assemble import Site
 from penstock.runtime.task import Task
 from penstock.runtime.wiring import task_name
 from penstock.state.history import store as store_frozen
-from penstock.state.runfile import Files, Handle
+from penstock.state.runfile import Files, Handle, forget_validated
 
 ROUNDS = 50  # of the loop, before the coordinator gets a turn
 
@@ -79,6 +79,7 @@ class LocalAttempts:
         """Make all tasks and join them by queues."""
         conductor = self._conductor
         reach("restore.before", start.epoch)
+        forget_validated()
         keep_memory()
         self._stamp, self._input_ended = stamp, False
         seats = make_seats(conductor, stamp, start, self._files, self._answer, self._store)

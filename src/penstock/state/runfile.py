@@ -199,7 +199,7 @@ def remember_validated(handle: Handle) -> None:
 
 
 def forget_validated() -> None:
-    """Check every file again when it is next opened."""
+    """Check every file again when it is next opened. Each attempt begins so: a file may have been damaged since an earlier one."""
     with _validated_lock:
         _validated.clear()
 

@@ -53,6 +53,7 @@ from penstock.runtime.assemble import Site
 from penstock.runtime.task import Task
 from penstock.runtime.wiring import task_name
 from penstock.state.backend import Backend
+from penstock.state.runfile import forget_validated
 
 log = logging.getLogger("penstock")
 
@@ -97,6 +98,7 @@ def run_partition(spec: WorkerSpec, partition: Iterator[int]) -> Iterator[Any]:
 def work(spec: WorkerSpec, index: int) -> None:
     """Be worker `index` until told to exit."""
     faults.plan(spec.fault_file, spec.time_file)
+    forget_validated()  # by an earlier attempt in this process
     keep_memory()
     switch = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)

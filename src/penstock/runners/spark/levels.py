@@ -31,6 +31,7 @@ from penstock.runners.spark.epochtask import EpochTask
 from penstock.runners.spark.mail import FAILURES, FRAME_ROWS, Inbox, Outbox
 from penstock.runners.spark.orders import EpochOrder, Facts, Report
 from penstock.runtime.wiring import task_name
+from penstock.state.runfile import forget_validated
 
 __all__ = ["run_epoch"]
 
@@ -68,6 +69,7 @@ def facts_of(broadcast: Any) -> Facts:
         from pyspark.serializers import CloudPickleSerializer  # user functions travel by Spark's own means, and only so
 
         _facts[token] = CloudPickleSerializer().loads(data)
+        forget_validated()  # a new attempt: what it restores from is read anew
         # Spark collects garbage after every task, while the next one waits. What is there now stays, and need not be looked at again.
         gc.unfreeze()
         gc.collect()
