@@ -227,7 +227,8 @@ class Conductor:
                 self._end_commits()
                 if not self._reboot:
                     break
-            if self._refusal is not None and not self._shown and not self.cancelled:
+            concluded = self.outcome is None or self.outcome.outcome is c.Outcome.FINISHED
+            if self._refusal is not None and concluded and not self._shown and not self.cancelled:
                 self.outcome = None
                 raise RestoreError(self._refusal)  # all had been committed: there was nothing to conclude
         except Crash as crash:
