@@ -9,19 +9,28 @@ from __future__ import annotations
 import os
 
 from penstock.connectors import console as _console
+from penstock.connectors import discard as _discard
 from penstock.connectors import filesink as _filesink
 from penstock.connectors import foreach as _foreach
 from penstock.connectors import memorysink as _memorysink
 
-__all__ = ["console", "files", "foreach_batch", "memory"]
+__all__ = ["console", "discard", "files", "foreach_batch", "memory"]
 
 
 def console(*, rows: int = 20, name: str = "console") -> _console.ConsoleSink:
-    """Print each committed epoch as a table, up to `rows` rows of it.
+    """Print each committed epoch as a table, up to `rows` rows of it: the first, or the newest where rows replace earlier ones.
 
     counts.write(sinks.console())
     """
     return _console.console(rows=rows, name=name)
+
+
+def discard(*, name: str = "discard") -> _discard.Discard:
+    """Nowhere: rows are computed and forgotten. To see how fast a pipeline is, or to close a stream that nobody reads.
+
+    p.dead_letters.write(sinks.discard())
+    """
+    return _discard.discard(name=name)
 
 
 def files(
@@ -71,6 +80,9 @@ def memory(name: str = "memory", *, key: str | list[str] | None = None) -> _memo
         out = sinks.memory("out")
         counts.write(out)
         out.rows()                       # a list of dicts; table() is an Arrow table, clear() forgets
+
+    A run that starts anew replaces the rows that an earlier one left under the name; one that goes on from a checkpoint or savepoint
+    adds to them. `with sinks.memory("out") as out:` begins and ends without rows, whatever else a process has run.
 
     Args:
         key: of an update stream the last row per key is kept; its own key if left out.

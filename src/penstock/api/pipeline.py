@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.api import joins
 from penstock.api.arguments import at_line
 from penstock.api.stream import Stream
-from penstock.api.where import user_line
+from penstock.api.where import CellRun, cell_run, user_line
 from penstock.connectors.connector import Source
 from penstock.errors import PlanError
 from penstock.names import check_name
@@ -17,6 +18,8 @@ from penstock.plan.explain import explain_plan
 from penstock.plan.lookup import Table
 from penstock.plan.physical import PhysicalPlan, compile_plan
 from penstock.policy import Policy, policy_of
+
+log = logging.getLogger("penstock")
 
 default_runner: Callable[[], Any] | None = None
 """Set by `penstock` itself: what `run()` uses when no runner is given. (The API knows no runner.)"""
@@ -44,7 +47,7 @@ class Pipeline:
         if not 1 <= max_parallelism <= 32768:
             raise PlanError(f"max_parallelism={max_parallelism} is out of range (1 to 32768)", where=user_line())
         self.on_error, self.max_parallelism = self.policy.then, max_parallelism
-        self._writes: list[logical.Write] = []
+        self._writes: list[tuple[logical.Write, CellRun | None]] = []
 
     def read(self, source: Source, *, name: str | None = None, on_error: str | None = None) -> Stream:
         """The rows of a source. `on_error`: what becomes of records that cannot be decoded, if not what the pipeline says."""
@@ -69,16 +72,25 @@ class Pipeline:
         return Stream(self, logical.DeadLetters(where=user_line()))
 
     def add(self, write: logical.Write) -> None:
-        """Take up a sink; `Stream.write` calls it."""
+        """Take up a sink; `Stream.write` calls it. A cell of a notebook that runs again replaces all that it wrote before; where
+        cells cannot be told apart, a later one replaces the sink of the same name."""
         at_line(lambda: check_name(write.name, "a sink"))
-        self._writes.append(write)
+        run, kept = cell_run(), []
+        for old, before in self._writes:
+            again = run.is_rerun_of(before) if run and before else False
+            if again is None and old.name == write.name:
+                log.warning("sink %r takes the place of that of %s", write.name, old.where)
+            elif not again:
+                kept.append((old, before))
+        self._writes = [*kept, (write, run)]
 
     def plan(self) -> PhysicalPlan:
         """What will run."""
         if not self._writes:
             raise PlanError(f"pipeline {self.name!r} writes nothing. End a stream with .write(sinks.console())")
         dead_last = sorted(
-            self._writes, key=lambda write: any(isinstance(n, logical.DeadLetters) for n in logical.walk((write,)))
+            (write for write, _ in self._writes),
+            key=lambda write: any(isinstance(n, logical.DeadLetters) for n in logical.walk((write,))),
         )
         return compile_plan(self.name, dead_last, max_parallelism=self.max_parallelism)
 

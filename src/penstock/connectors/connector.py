@@ -182,6 +182,7 @@ class SinkContext:
     changes: str = "append"  # append, update or retract
     change: str | None = None  # the column that says -1 where a row is deleted or withdrawn, if rows can be
     options: dict[str, Json] = field(default_factory=dict)
+    parent: str | None = None  # the lineage that this one was forked from; only a job's own committers are told
 
 
 class Writer(abc.ABC):

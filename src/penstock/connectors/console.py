@@ -1,7 +1,8 @@
 """A sink for looking: each committed epoch with rows is printed as a small table.
 
 1. Printing happens at commit, in the coordinator's process: at least once, since a crash may come between printing and noting it.
-2. The first rows only; how many there are is said below.
+2. The first rows only; how many there are is said below. Of a stream whose rows replace or withdraw earlier ones the last rows
+   instead: they are what holds now.
 """
 
 from __future__ import annotations
@@ -52,16 +53,22 @@ class _ConsoleCommitter(StagedCommitter):
         self._rows_shown = rows
 
     def deliver(self, epoch: int, rows: pa.RecordBatchReader, attempt: int) -> None:
+        newest = self.context.changes != "append"
         shown: list[dict[str, object]] = []
         total = 0
         for batch in rows:
             total += batch.num_rows
-            shown += batch.slice(0, self._rows_shown - len(shown)).to_pylist()
+            if newest:
+                shown += batch.slice(max(0, batch.num_rows - self._rows_shown)).to_pylist()
+                del shown[: -self._rows_shown]
+            else:
+                shown += batch.slice(0, self._rows_shown - len(shown)).to_pylist()
         table = Table(title=f"{self.context.name}, epoch {epoch}", title_justify="left")
         for name in self.context.schema.names:
             table.add_column(name, overflow="fold")
         for row in shown:
             table.add_row(*("" if value is None else str(value) for value in row.values()))
+        terminal = Console(markup=False, highlight=False)
+        terminal.print(table)
         if total > len(shown):
-            table.caption = f"{len(shown)} of {total} rows"
-        Console(markup=False, highlight=False).print(table)
+            terminal.print(f"{'the newest ' if newest else ''}{len(shown)} of {total} rows", style="italic")

@@ -1,9 +1,11 @@
 """A sink into this process's memory: for tests and notebooks.
 
-1. Rows are kept under the sink's name, for the life of the process: `sinks.memory("out").rows()` finds what a pipeline
-   wrote to "out".
-2. An epoch that is committed again replaces itself: each (lineage, epoch) is there once.
-3. Of an update stream only the last row per key is shown. The key is the stream's own unless `key=` says another. Of a retract
+1. Rows are kept under the sink's name: `sinks.memory("out").rows()` finds what a pipeline wrote to "out", during the run and after it.
+2. A name holds the rows of one history of outputs. A run that begins a new one takes the name over, and what an earlier run left is
+   gone: a cell or a test that runs again sees its own rows. A run that goes on, from a checkpoint or from a savepoint of the history
+   whose rows are there, adds to them.
+3. An epoch that is committed again replaces itself: each (lineage, step, epoch) is there once.
+4. Of an update stream only the last row per key is shown. The key is the stream's own unless `key=` says another. Of a retract
    stream only the rows are shown that were not withdrawn.
 """
 
@@ -28,7 +30,8 @@ class _Kept:
     """What one name holds."""
 
     def __init__(self) -> None:
-        self.epochs: dict[tuple[str, int], pa.Table] = {}
+        self.lineages: set[str] = set()
+        self.epochs: dict[tuple[str, str, int], pa.Table] = {}
         self.keys: tuple[str, ...] = ()
         self.changes = "append"
         self.change: str | None = None
@@ -80,6 +83,14 @@ class MemorySink(Sink):
         with _LOCK:
             _KEPT.pop(self.name, None)
 
+    def __enter__(self) -> MemorySink:
+        """`with sinks.memory("out") as out:` begins with no rows, and leaves none."""
+        self.clear()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
 
 def memory(name: str = "memory", *, key: str | list[str] | None = None) -> MemorySink:
     """See `penstock.sinks.memory`."""
@@ -91,14 +102,20 @@ class _MemoryCommitter(StagedCommitter):
     def __init__(self, sink: MemorySink, context: SinkContext) -> None:
         super().__init__(context)
         self._sink = sink
+        with _LOCK:
+            kept = _KEPT.get(sink.name)
+            if kept is None or kept.lineages.isdisjoint({context.lineage, context.parent}):
+                kept = _KEPT[sink.name] = _Kept()
+            kept.lineages.add(context.lineage)
 
     def deliver(self, epoch: int, rows: pa.RecordBatchReader, attempt: int) -> None:
         table = rows.read_all()
         with _LOCK:
             kept = _KEPT.setdefault(self._sink.name, _Kept())
+            kept.lineages.add(self.context.lineage)
             kept.keys, kept.changes = self._sink.key or self.context.keys, self.context.changes
             kept.change = self.context.change
-            kept.epochs[self.context.lineage, epoch] = table
+            kept.epochs[self.context.lineage, self.context.name, epoch] = table
 
 
 def _newest(table: pa.Table, keys: tuple[str, ...], change: str | None) -> pa.Table:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from penstock.connectors.connector import Bound
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.plan.bounds import source_bounds
 from penstock.plan.keyed import Keyed, Stateful
 from penstock.plan.logical import (
@@ -129,6 +129,9 @@ class PhysicalPlan:
         return tuple(op for stage in self.stages for op in stage.ops if isinstance(op.node, Stateful) and op.kind != "partial")
 
 
+_IN_A_NOTEBOOK = "In a notebook, run the cells again that make the pipeline and its streams"
+
+
 def compile_plan(name: str, roots: Sequence[Node], *, max_parallelism: int = 128) -> PhysicalPlan:
     """All passes."""
     nodes = collect(tuple(roots))
@@ -149,7 +152,12 @@ def collect(roots: tuple[Node, ...]) -> tuple[Node, ...]:
                 other = seen.setdefault((space, name), node)
                 if other is not node:
                     both = f"two {kind}s are" if isinstance(other, group) else "a source and a step are both"
-                    raise node.error(f"{both} called {name!r} (the other: {other.where or 'same line'}). Give one of them name=")
+                    raise node.error(
+                        f"{both} called {name!r} (the other: {other.where or 'same line'})",
+                        fix=Fix(
+                            "plan.same-name", f'{_IN_A_NOTEBOOK}; otherwise give one of them another name. Write: name="{name}-2"'
+                        ),
+                    )
         if isinstance(node, AssignTime):
             check_time_at_source(node)
     check_one_clock(nodes)

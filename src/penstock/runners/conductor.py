@@ -263,8 +263,9 @@ class Conductor:
         self._repository = Repository(store, self.plan.name, keep=self.options.keep)
         claim = self._repository.claim(self._holder())
         pending, epoch = self._decide(self._repository)
+        parent = self.parent[0] if self.parent else None
         self._committers = {
-            op.name: op.node.sink.committer(sink_context(op.node, self.lineage, f"{claim.term}", self.job_dir))
+            op.name: op.node.sink.committer(sink_context(op.node, self.lineage, f"{claim.term}", self.job_dir, parent=parent))
             for op in self.plan.writes
             if isinstance(op.node, Write)
         }

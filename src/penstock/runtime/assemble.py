@@ -336,9 +336,9 @@ def write_op(op: Op, stage: Stage, site: Site) -> Operator:
     return Write(op.name, node.sink.writer(sink_context(node, site.lineage, site.uid, site.job_dir)), node.sink_schema)
 
 
-def sink_context(node: logical.Write, lineage: str, uid: str, job_dir: Path) -> SinkContext:
+def sink_context(node: logical.Write, lineage: str, uid: str, job_dir: Path, *, parent: str | None = None) -> SinkContext:
     """What a writer or a committer of this sink is told."""
-    return SinkContext(node.name, lineage, uid, job_dir, node.sink_schema, node.keys, node.changes, node.change)
+    return SinkContext(node.name, lineage, uid, job_dir, node.sink_schema, node.keys, node.changes, node.change, parent=parent)
 
 
 def open_states(op: Op, node: keyed.Stateful, site: Site) -> dict[str, Any]:
