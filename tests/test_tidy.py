@@ -14,6 +14,7 @@ SRC = Path(__file__).parent.parent / "src" / "penstock"
 
 LEAVES = {
     "errors",
+    "tracebacks",
     "schema",
     "grid",
     "localtime",
@@ -30,6 +31,7 @@ LEAVES = {
 MAY_IMPORT = {
     # package: what of ours it may import, besides `errors`
     "names": set(),
+    "tracebacks": set(),
     "schema": set(),
     "grid": set(),
     "localtime": {"grid"},
@@ -41,7 +43,7 @@ MAY_IMPORT = {
     "functions": {"schema", "row"},
     "folding": {"functions"},
     "policy": {"eventtime"},
-    "expr": {"schema", "eventtime"},
+    "expr": {"schema", "eventtime", "tracebacks"},
     "protocol": set(),
     "processing": {"functions", "schema", "row", "eventtime", "expr"},
     "state": set(),
@@ -49,6 +51,7 @@ MAY_IMPORT = {
     "sources": {"connectors"},
     "sinks": {"connectors"},
     "operators": {
+        "tracebacks",
         "processing",
         "schema",
         "expr",
@@ -76,8 +79,8 @@ MAY_IMPORT = {
         "windows",
         "triggers",
     },
-    "runtime": {"operators", "plan", "protocol", "state", "connectors", "windows", "triggers"},
-    "runners": {"runtime", "checkpoints", "state", "connectors", "protocol", "plan", "eventtime", "api", "names"},
+    "runtime": {"tracebacks", "operators", "plan", "protocol", "state", "connectors", "windows", "triggers"},
+    "runners": {"tracebacks", "runtime", "checkpoints", "state", "connectors", "protocol", "plan", "eventtime", "api", "names"},
     "testing": {
         "runners",
         "runtime",

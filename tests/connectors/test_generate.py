@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from penstock import sources
 from penstock.connectors.adevents import AD_EVENT, ad_events, campaign_of, campaigns
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, RowError
 
 from .reading import check_resume, context, read, read_all
 
@@ -138,3 +138,38 @@ def test_disorder_is_bounded() -> None:
     assert ((straight - moved >= 0) & (straight - moved <= 5_000)).all()
     assert (np.diff(moved) < 0).any()
     check_resume(sources.generate(make, schema=AD_EVENT, rows=50), rows_max=7, again_max=9)
+
+
+def parity(n: int) -> dict[str, Any]:
+    return {"n": n, "twice": n * 2 if n % 2 else None, "text": "odd" if n % 2 else "even"}
+
+
+def seeded(n: int, seed: int) -> dict[str, Any]:
+    return {"n": n + seed}
+
+
+@pytest.mark.parametrize("make", [parity, lambda n: parity(n), functools.partial(parity)])
+def test_a_function_of_one_number_makes_a_row_at_a_time(make: Any) -> None:
+    source = sources.generate(make, schema=SCHEMA, rows=7, splits=2)
+    assert sorted(read_all(source).rows, key=lambda row: row["n"]) == [parity(n) for n in range(7)]
+    check_resume(source, rows_max=2, again_max=3)
+    assert read(source, columns=("text",)).rows == [{"text": parity(n)["text"]} for n in (0, 2, 4, 6)]
+
+
+def test_a_function_that_says_int_gets_numbers_also_with_a_seed() -> None:
+    assert read(sources.generate(seeded, schema="n bigint", rows=2, splits=1, seed=5)).rows == [{"n": 5}, {"n": 6}]
+
+
+def test_an_array_is_given_to_a_function_that_takes_nothing_else_if_it_says_so() -> None:
+    def make(index: np.ndarray[Any, Any]) -> dict[str, Any]:
+        return {"n": index + 1}
+
+    assert read(sources.generate(make, schema="n bigint", rows=2, splits=1)).rows == [{"n": 1}, {"n": 2}]
+
+
+def test_a_row_that_does_not_fit_is_named_by_its_number() -> None:
+    def make(n: int) -> dict[str, Any]:
+        return {"n": n if n < 5 else "many"}
+
+    with pytest.raises(RowError, match="source 'generate', row 6: n: expected bigint, and found str"):
+        read(sources.generate(make, schema="n bigint", rows=10))

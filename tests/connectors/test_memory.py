@@ -62,3 +62,9 @@ def test_rows_that_do_not_fit_are_refused_at_once() -> None:
         sources.memory([{"a": 1}, {"b": 2}])
     with pytest.raises(ConfigError, match="without a zone"):
         sources.memory([{"at": datetime(2026, 1, 1)}])
+
+
+def test_a_value_that_does_not_fit_is_named_with_source_row_and_column() -> None:
+    with pytest.raises(RowError) as caught:
+        sources.memory([{"n": 1}, {"n": "two"}], schema="n bigint", name="orders")
+    assert str(caught.value) == "source 'orders', row 2: n: expected bigint, and found str"

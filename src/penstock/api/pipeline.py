@@ -103,7 +103,7 @@ class Pipeline:
         return self._runner(runner).run(self, restore=restore)
 
     def start(self, runner: Any = None, *, restore: Any = "latest") -> Any:
-        """Start, and return the `Job` at once."""
+        """Start, and return the `Job`. What keeps it from starting is raised: storage that is held, a restore that does not fit."""
         return self._runner(runner).start(self, restore=restore)
 
     def _runner(self, runner: Any) -> Any:

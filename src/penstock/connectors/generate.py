@@ -1,13 +1,16 @@
 """Rows computed from their number: endless or not, as fast as possible or at a steady rate, and always the same.
 
-`make(index, seed)` gets the numbers of the rows wanted and returns their columns. It is a pure function of them, so a
-position is just a count, and reading from it again gives the same rows.
+`make(index, seed)` gets the numbers of the rows wanted, as an array, and returns their columns. It is a pure function of them, so a
+position is just a count, and reading from it again gives the same rows. A function of one row is taken as well: it gets one number and
+returns a row, and costs a call of Python for each.
 
 1. Row i of split s has the number `i * splits + s`: together the splits hold 0, 1, 2, … once each.
 2. If `make` takes a parameter `columns`, it is told which columns are used and need not compute the others. Texts of which there
    are few it may give as an Arrow dictionary: each text once, and a number per row.
 3. `rate` is rows per second over all splits, by the clock since the reader opened. What is due is given out; nothing
    is ever waited for. After a restart the rate starts anew: time in which nothing ran is not made up for.
+4. Which of the two a function is, its first parameter says: `int` means one number, another annotation the array. Without an
+   annotation a function of nothing but `index` gets one number, any other the array.
 """
 
 from __future__ import annotations
@@ -22,11 +25,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.connectors.connector import Began, Chunk, Json, Reader, Source, SourceContext
-from penstock.errors import ConfigError
+from penstock.connectors.memory import as_dict, column_of
+from penstock.errors import ConfigError, Fix, RowError
 from penstock.names import check_name
 from penstock.schema import to_schema
 
 __all__ = ["Generate", "Make", "generate"]
+
+ONE_ROW = Fix("generate.one_row", "To get one number at a time, and return one row, write: def make(index: int, seed: int)")
 
 Make = Callable[..., Mapping[str, Any] | pa.RecordBatch]
 
@@ -44,6 +50,11 @@ class Generate(Source):
     seed: int
     bounded: bool = field(init=False)
     replayable: bool = field(init=False, default=True)
+
+    @property
+    def calling(self) -> Calling:
+        """How `make` is called."""
+        return Calling.of(self.make)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bounded", self.rows is not None)
@@ -86,8 +97,8 @@ class _GenerateReader(Reader):
         self.began = context.began or Began(time.time_ns() // 1000, position)
         columns = context.columns
         self.schema = pa.schema([source.schema.field(name) for name in columns])
-        told = "columns" in inspect.signature(source.make).parameters
-        self.extra: dict[str, Any] = {"columns": columns} if told else {}
+        self.calling = source.calling
+        self.extra: dict[str, Any] = {"columns": columns} if self.calling.told_columns else {}
         rows = source.rows
         self.end = None if rows is None else max(0, (rows - lane + source.lanes - 1) // source.lanes)
         self.told_end = False
@@ -120,7 +131,7 @@ class _GenerateReader(Reader):
         lanes = self.source.lanes
         first = self.position * lanes + self.lane
         index = np.arange(first, first + count * lanes, lanes, dtype=np.int64)
-        made = self.source.make(index, self.source.seed, **self.extra)
+        made = self._rows(index) if self.calling.by_row else self._columns(index)
         if not self.schema.names:  # only the number of rows is wanted
             return pa.record_batch({"row": index}).select([])
         have = made.schema.names if isinstance(made, pa.RecordBatch) else list(made)
@@ -131,6 +142,64 @@ class _GenerateReader(Reader):
             arrays.append(_array(made[each.name], each, count, self.source.name))
         fields = [each.with_type(array.type) for each, array in zip(self.schema, arrays)]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _columns(self, index: np.ndarray[Any, Any]) -> Mapping[str, Any] | pa.RecordBatch:
+        source, calling = self.source, self.calling
+        try:
+            made = source.make(index, *calling.seed(source.seed), **self.extra)
+        except (TypeError, ValueError) as error:
+            if calling.annotated:
+                raise
+            # It will be the same at the next attempt: a function of one number does not know what to do with an array.
+            raise RowError(
+                f"source {source.name!r}: make was called with an array of {len(index)} numbers, and raised"
+                f" {type(error).__name__}: {error}",
+                fix=ONE_ROW,
+            ) from error
+        if not isinstance(made, pa.RecordBatch) and not hasattr(made, "keys"):
+            raise RowError(
+                f"source {source.name!r}: make was called with an array of {len(index)} numbers, and returned {type(made).__name__}"
+                " instead of a column for each name",
+                fix=None if calling.annotated else ONE_ROW,
+            )
+        return made
+
+    def _rows(self, index: np.ndarray[Any, Any]) -> Mapping[str, Any]:
+        source = self.source
+        seed = self.calling.seed(source.seed)
+        rows = [as_dict(source.make(number, *seed, **self.extra), source.schema) for number in index.tolist()]
+        return {each.name: column_of([row.get(each.name) for row in rows], each, source.name, index) for each in self.schema}
+
+
+@dataclass(frozen=True, slots=True)
+class Calling:
+    """What a function wants to be called with: one number or an array of them, and the seed or not."""
+
+    by_row: bool
+    annotated: bool
+    seeded: bool
+    told_columns: bool
+
+    @classmethod
+    def of(cls, make: Callable[..., Any]) -> Calling:
+        """By its signature; a function that has none gets array and seed."""
+        try:
+            parameters = inspect.signature(make).parameters
+        except (TypeError, ValueError):
+            return cls(False, False, True, False)
+        places = [
+            p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name != "columns"
+        ]
+        several = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+        seeded = len(places) > 1 or several
+        annotation = places[0].annotation if places else inspect.Parameter.empty
+        annotated = annotation is not inspect.Parameter.empty
+        by_row = annotation in (int, "int") if annotated else not seeded
+        return cls(by_row, annotated, seeded, "columns" in parameters)
+
+    def seed(self, seed: int) -> tuple[int, ...]:
+        """The seed, if it is wanted."""
+        return (seed,) if self.seeded else ()
 
 
 def _array(values: Any, each: pa.Field, count: int, name: str) -> pa.Array:

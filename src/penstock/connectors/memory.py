@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.connectors.connector import Chunk, Json, Reader, Source, SourceContext
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, RowError
 from penstock.names import check_name
 from penstock.schema import to_array, to_schema
 
@@ -65,7 +65,7 @@ def memory(
         found = rows.schema.remove_metadata() if schema is None else to_schema(schema)
         table = _as(rows, found)
     else:
-        table = _table_of(list(rows), schema)
+        table = _table_of(list(rows), schema, name)
     return Memory(check_name(name, "a source"), table.schema, table, splits, batch)
 
 
@@ -79,18 +79,32 @@ def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
         raise ConfigError(f"the table does not fit its schema: {error}") from error
 
 
-def _table_of(rows: list[Any], schema: Any) -> pa.Table:
+def _table_of(rows: list[Any], schema: Any, name: str) -> pa.Table:
     if schema is None and rows and dataclasses.is_dataclass(rows[0]):
         schema = type(rows[0])
     if schema is None:
         return _inferred(rows)
     found = to_schema(schema)
-    dicts = [_as_dict(row, found) for row in rows]
-    columns = [to_array([row.get(each.name) for row in dicts], each) for each in found]
+    dicts = [as_dict(row, found) for row in rows]
+    columns = [column_of([row.get(each.name) for row in dicts], each, name) for each in found]
     return pa.Table.from_arrays(columns, schema=found)
 
 
-def _as_dict(row: Any, schema: pa.Schema) -> dict[str, Any]:
+def column_of(values: list[Any], field: pa.Field, name: str, numbers: Iterable[int] | None = None) -> pa.Array:
+    """Values as a column; of those that do not fit the first is named by the number of its row, counted from 1 if left out."""
+    try:
+        return to_array(values, field)
+    except RowError:
+        for number, value in zip(range(1, len(values) + 1) if numbers is None else numbers, values):
+            try:
+                to_array([value], field)
+            except RowError as error:
+                raise RowError(f"source {name!r}, row {number}: {error.message}") from None
+        raise
+
+
+def as_dict(row: Any, schema: pa.Schema) -> dict[str, Any]:
+    """A row by column name, of whatever can stand for one."""
     if isinstance(row, dict):
         found = row
     elif dataclasses.is_dataclass(row) and not isinstance(row, type):

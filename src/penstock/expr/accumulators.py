@@ -38,6 +38,7 @@ from penstock.expr.rowwise import either
 from penstock.expr.segments import Bools, pairs
 from penstock.expr.slots import Rows, Slots
 from penstock.expr.udaf import BadRows
+from penstock.tracebacks import joined
 
 __all__ = ["CHANGE", "ROWS", "Accumulators"]
 
@@ -98,6 +99,9 @@ class Accumulators:
         self._rows = Slot(ROWS, "add" if retract else "count", pa.int64())
         self._retract, self._timed = retract, EVENT_TIME in schema.names
         self._listed = any(isinstance(step.columns, Slots) for step in self.steps)
+        # Of the last batch: rows that were left out since an expression failed, or a user's aggregate refused them; and why.
+        self._failed: list[tuple[Bools, str]] = []
+        self._refused: dict[int, str] = {}
 
     @functools.cached_property
     def in_place(self) -> list[np.ufunc] | None:
@@ -117,11 +121,14 @@ class Accumulators:
             grouped: if False, a key may stand in several rows, where that is less work.
         """
         inputs, errors = [], None
+        self._failed, self._refused = [], {}
         for step in self.steps:
             found = [evaluate(batch) for evaluate in step.evaluate]
             counts = None if step.counts is None else step.counts(batch)
             for one in found if counts is None else (*found, counts):
                 errors = either(errors, one.errors)
+                if one.errors is not None:
+                    self._failed.append((np.asarray(one.errors), one.reason or "the expression failed"))
             inputs.append(_Inputs([one.values for one in found], None if counts is None else counts.values))
         if errors is None and not self._listed:
             return self._partial(batch, key_names, inputs, None, grouped), None
@@ -131,7 +138,13 @@ class Accumulators:
             try:
                 return self._partial(batch, key_names, inputs, good), bad if good is not None else None
             except BadRows as found_bad:  # Each time some rows fewer, so it ends.
-                bad[np.flatnonzero(~bad)[found_bad.rows]] = True
+                rows = np.flatnonzero(~bad)[found_bad.rows]
+                bad[rows] = True
+                self._refused |= dict(zip(rows.tolist(), found_bad.reasons, strict=True))
+
+    def reasons(self, rows: Iterable[int]) -> list[str]:
+        """Why each of these rows was left out of the last batch that `partial` got."""
+        return [self._refused.get(row) or joined([why for mask, why in self._failed if mask[row]]) for row in rows]
 
     def merge(self, rows: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch], key_names: Sequence[str]) -> pa.RecordBatch:
         """One row per distinct key from rows of keys and accumulators, and of `__rows` if it is there."""

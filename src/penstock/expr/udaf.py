@@ -42,6 +42,7 @@ from penstock.expr.nodes import Node, Udf, literal
 from penstock.expr.segments import Ints, Segments, take_rows
 from penstock.expr.slots import Rows, Slots
 from penstock.schema import is_optional, is_record_class, to_array, to_field, to_type, to_values
+from penstock.tracebacks import told
 
 __all__ = ["AggregateFailed", "BadRows", "UserAggregate", "UserSlots"]
 
@@ -51,11 +52,11 @@ class AggregateFailed(PenstockError):
 
 
 class BadRows(Exception):
-    """Raised within a fold: rows (by number) that an `add` refused. They are left out and the fold begins again."""
+    """Raised within a fold: rows (by number) that an `add` refused, and why. They are left out and the fold begins again."""
 
-    def __init__(self, rows: Ints) -> None:
+    def __init__(self, rows: Ints, reasons: Sequence[str]) -> None:
         super().__init__(f"{len(rows)} bad rows")
-        self.rows = rows
+        self.rows, self.reasons = rows, reasons
 
 
 class UserAggregate:
@@ -245,17 +246,19 @@ class UserSlots(Slots):
         columns = [to_values(take_rows(values, segments)) for values in rows.inputs]
         signs = None if rows.signs is None else rows.signs[segments.order].tolist()
         found, bad = [], []
+        reasons: list[str] = []
         for start, end in _bounds(segments):
             part = list(zip(*(column[start:end] for column in columns)))
             accumulator, refused = self._fold(part, None if signs is None else signs[start:end])
             found.append(accumulator)
             bad += [start + place for place in refused]
+            reasons += refused.values()
         if bad:
-            raise BadRows(segments.order[np.array(bad)])
+            raise BadRows(segments.order[np.array(bad)], reasons)
         return [self._call.pack(found, "add")]
 
-    def _fold(self, rows: list[tuple[Any, ...]], signs: list[int] | None) -> tuple[Any, list[int]]:
-        """The accumulator of some rows, and the places of those that were refused."""
+    def _fold(self, rows: list[tuple[Any, ...]], signs: list[int] | None) -> tuple[Any, dict[int, str]]:
+        """The accumulator of some rows, and the places of those that were refused, with the reasons."""
         add: Callable[..., Any] = self._call.aggregate.add
         retract: Callable[..., Any] = getattr(self._call.aggregate, "retract", add)
         accumulator = self._call.run("create")
@@ -264,17 +267,18 @@ class UserSlots(Slots):
                 accumulator = add(accumulator, *row) if signs is None or signs[place] > 0 else retract(accumulator, *row)
         except Exception:
             return self._fold_carefully(rows, signs)
-        return accumulator, []
+        return accumulator, {}
 
-    def _fold_carefully(self, rows: list[tuple[Any, ...]], signs: list[int] | None) -> tuple[Any, list[int]]:
+    def _fold_carefully(self, rows: list[tuple[Any, ...]], signs: list[int] | None) -> tuple[Any, dict[int, str]]:
         """The same where some row is refused: an `add` that raised may have spoiled the accumulator, so it gets a copy."""
-        accumulator, refused = self._call.run("create"), []
+        accumulator = self._call.run("create")
+        refused: dict[int, str] = {}
         for place, row in enumerate(rows):
             method = "add" if signs is None or signs[place] > 0 else "retract"
             try:
                 found = getattr(self._call.aggregate, method)(copy.deepcopy(accumulator), *row)
-            except Exception:
-                refused.append(place)
+            except Exception as error:
+                refused[place] = told(error, before=f"{self._call.name}.{method} failed: ")
                 continue
             accumulator = self._call.returned(found, method)
         return accumulator, refused

@@ -24,6 +24,7 @@ from penstock.expr.nodes import Udf
 from penstock.expr.promote import Typed
 from penstock.expr.rowwise import Evaluated, masked
 from penstock.schema import to_array, to_field, to_type, to_values
+from penstock.tracebacks import told
 
 __all__ = ["call_udf", "udf_node"]
 
@@ -104,7 +105,7 @@ def _fitted(node: Udf, values: list[Any], bad: list[bool], skipped: list[bool], 
             except RowError as error:
                 values[index], bad[index], first = None, True, first or error
         found = to_array(values, loose)
-    return masked(found, pa.array(bad, pa.bool_()), f"{node.name}() failed: {first!r}")
+    return masked(found, pa.array(bad, pa.bool_()), _reason(node, first))
 
 
 def _by_column(node: Udf, args: list[Any], rows: int) -> Evaluated:
@@ -116,12 +117,16 @@ def _by_column(node: Udf, args: list[Any], rows: int) -> Evaluated:
             return Evaluated(
                 pa.nulls(rows, node.returns.type),
                 pa.array([True] * rows, pa.bool_()),
-                f"{node.name}() failed: {error!r}",
+                _reason(node, error),
             )
     found = [_by_column(node, [array.slice(index, 1) for array in arrays], 1) for index in range(rows)]
     bad = pa.array([one.errors is not None for one in found], pa.bool_())
     reason = next((one.reason for one in found if one.reason), "")
     return masked(pa.concat_arrays([one.values for one in found]), bad, reason)
+
+
+def _reason(node: Udf, error: Exception | None) -> str:
+    return "" if error is None else told(error, node.function, before=f"{node.name}() failed: ")
 
 
 def _call_arrays(node: Udf, arrays: list[pa.Array], rows: int) -> pa.Array:

@@ -20,6 +20,7 @@ from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.runs import NEVER
 from penstock.state.table import Changed, KeyedTable
 from penstock.state.timers import TimerTable
+from penstock.tracebacks import Told
 from penstock.windows import Tumbling, closing
 
 WINDOW_COLUMN, ROWS_COLUMN = "__window", "__rows"
@@ -36,7 +37,6 @@ TRIED_EVERY, TRIED_EVERY_LARGE = 16, 64
 say is no reason to let many large batches go unfolded."""
 WORTH, WORTH_IN_PLACE = 0.75, 0.6
 """Folding is worth it if it leaves no more of the rows than this; less where who merges them needs no folding (`change_many`)."""
-FAILED = "the input of an aggregate failed"
 
 
 class PartialAggregate(Operator):
@@ -75,7 +75,8 @@ class PartialAggregate(Operator):
             batch = with_window(batch, self._shape)
         rows, bad = self._folded(batch)
         if bad is not None and bad.any():
-            yield from self._errors.letters(batch, np.flatnonzero(bad), FAILED, origin)
+            rows_bad = np.flatnonzero(bad)
+            yield from self._errors.letters(batch, rows_bad, failed(self._accumulators, rows_bad), origin)
         holds = self._shape is not None and origin is not None and batch.num_rows >= HELD_ROWS_MIN and not self._apart
         if self._held and not (holds and len(self._held) < self._held_max and self._open(rows)):
             yield from self.release()
@@ -116,6 +117,12 @@ class PartialAggregate(Operator):
         """Windows that end at this time take no more rows that come from now on."""
         self._time = time
         yield from ()
+
+
+def failed(accumulators: Accumulators, rows: Sequence[int] | Ints) -> list[str]:
+    """Why these rows of the batch that was accumulated just now were left out, as dead letters say it."""
+    why = accumulators.reasons([int(row) for row in rows])
+    return [Told(f"the input of an aggregate failed: {text}", getattr(text, "frames", ())) for text in why]
 
 
 class KeyedAggregate(Operator):
@@ -176,6 +183,10 @@ class KeyedAggregate(Operator):
         rows, bad = self._accumulators.partial(batch, keys)
         return rows, [] if bad is None else np.flatnonzero(bad).tolist()
 
+    def _letters(self, batch: pa.RecordBatch, bad: Sequence[int] | Ints, origin: Origin | None) -> Iterator[Out]:
+        """Set aside rows that failed when the batch was accumulated just now."""
+        yield from self._errors.letters(batch, bad, failed(self._accumulators, bad), origin)
+
     def _result(self, merged: pa.RecordBatch) -> tuple[list[pa.Array], list[pa.Array]]:
         """Key columns in the user's types, and result columns."""
         keys = [conform(merged.column(f.name), f.type) for f in self._by if not f.name.startswith("__")]
@@ -197,7 +208,7 @@ class RunningAggregate(KeyedAggregate):
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Fold, and send the results of the keys touched."""
         rows, bad = self._accumulated(batch, self._names)
-        yield from self._errors.letters(batch, bad, FAILED, origin)
+        yield from self._letters(batch, bad, origin)
         if rows.num_rows:
             keys, results = self._result(self._fold(rows, self._names)[0])
             yield MAIN, pa.RecordBatch.from_arrays([*keys, *results], schema=self._output)
@@ -226,7 +237,7 @@ class WindowAggregate(KeyedAggregate):
             yield from self._set_aside(batch, late)
             windowed = keep(windowed, ~late)
         rows, bad = self._accumulated(windowed, self._keys)
-        yield from self._errors.letters(windowed, bad, FAILED, origin)
+        yield from self._letters(windowed, bad, origin)
         if rows.num_rows:
             merged, found = self._fold(rows, self._keys)
             if not found.all():

@@ -34,6 +34,7 @@ from penstock.state.history import Frozen
 from penstock.state.keygroups import groups_of, hash_keys
 from penstock.state.runfile import Handle
 from penstock.state.table import KeyedTable
+from penstock.tracebacks import told
 
 LANE, NUMBER = "__lane", "__n"
 ORIGIN = ("__source", "__split", "__position")
@@ -218,7 +219,7 @@ class AsyncMap(Operator):
             taken.segment.rows[self._taken] = taken
             self._taken += 1
             if error is not None:
-                self._finish(taken, error=reason(error))
+                self._finish(taken, error=told(error, self._function.function))
             else:
                 self._waiting.append(taken)
 
@@ -267,20 +268,15 @@ class AsyncMap(Operator):
         good = [row for row in rows if row.error is None]
         applied = self._function.fit([row.row for row in good], [row.result for row in good], [])
         bad = {row.row: row.error for row in rows if row.error is not None}
-        bad |= {row: reason(error) for row, error in applied.errors}
+        bad |= {row: told(error, self._function.function) for row, error in applied.errors}
         if bad:
             numbers = sorted(bad)
-            yield from self._errors.letters(batch, numbers, [str(bad[row]) for row in numbers], origin)
+            yield from self._errors.letters(batch, numbers, [bad[row] or "" for row in numbers], origin)
         out, picked = applied.rows, pa.array(applied.origin)
         for name in batch.schema.names:
             if name.startswith("__"):
                 out = out.append_column(batch.schema.field(name), batch.column(name).take(picked))
         yield MAIN, out
-
-
-def reason(error: Exception) -> str:
-    """An error as a dead letter tells it."""
-    return f"{type(error).__name__}: {error}"
 
 
 # --- rows in flight as state

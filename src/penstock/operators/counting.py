@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.aggregate import FAILED, WINDOW_COLUMN, Ints, KeyedAggregate
+from penstock.operators.aggregate import WINDOW_COLUMN, Ints, KeyedAggregate
 from penstock.operators.groups import group_rows
 from penstock.operators.operator import MAIN, Origin, Out, keep
 from penstock.state.keygroups import canonical_keys
@@ -42,7 +42,7 @@ class CountAggregate(KeyedAggregate):
         """Number the rows, fold them into slices, and send the windows whose last row has come."""
         _, bad = self._accumulators.partial(batch, self._names)
         if bad is not None and bad.any():  # rows that fail are not counted
-            yield from self._errors.letters(batch, np.flatnonzero(bad), FAILED, origin)
+            yield from self._letters(batch, np.flatnonzero(bad), origin)
             batch = keep(batch, ~bad)
         if not batch.num_rows:
             return

@@ -11,6 +11,7 @@ from penstock.errors import RowError
 from penstock.functions import Applied, RowFunction
 from penstock.operators.operator import MAIN, Errors, Operator, Origin, Out
 from penstock.operators.project import with_deletes
+from penstock.tracebacks import told
 
 
 class RowMap(Operator):
@@ -29,7 +30,7 @@ class RowMap(Operator):
         applied = self._function.apply(batch, self._attempts)
         if applied.errors:
             rows = [row for row, _ in applied.errors]
-            yield from self._errors.letters(batch, rows, [f"{type(e).__name__}: {e}" for _, e in applied.errors], origin)
+            yield from self._errors.letters(batch, rows, [told(e, self._function.function) for _, e in applied.errors], origin)
         picked = pa.array(applied.origin)
         if self._function.kind == "filter":
             yield MAIN, self._marked(batch, applied) if self._deletes else batch.take(picked)

@@ -20,13 +20,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import RowError
+from penstock.errors import Fix, RowError
+from penstock.tracebacks import Told, blame
 
 MAIN, LATE, DEAD = "main", "late", "dead"
 PASS = "pass"
 """Not a port: whoever was `holding` yields it, with no rows, when event time may go on to whoever reads it."""
 
-FIX = '  To set such rows aside: pen.Pipeline(..., on_error="dead-letter")'
+SET_ASIDE = Fix(
+    "rows.set_aside", 'To set such rows aside: pen.Pipeline(..., on_error="dead-letter") and pipeline.dead_letters.write(...)'
+)
 
 Out = tuple[str, pa.RecordBatch]
 
@@ -95,10 +98,11 @@ class Operator:
 
 
 class Errors:
-    """What an operator does with rows it cannot process."""
+    """What an operator does with rows it cannot process. `where`: the line that the step was written in."""
 
-    def __init__(self, step: str, on_error: str, dead_schema: pa.Schema) -> None:
+    def __init__(self, step: str, on_error: str, dead_schema: pa.Schema, where: str = "") -> None:
         self.step, self.fail, self._schema = step, on_error == "fail", dead_schema
+        self._line = f" ({where})" if where else ""
 
     def letters(
         self,
@@ -120,7 +124,10 @@ class Errors:
         records = [str({name: shown(batch.column(name)[row]) for name in visible})[:1000] for row in numbers]
         if self.fail:
             where = f" of source {origin.source!r}, split {origin.split!r}" if origin else ""
-            raise RowError(f"step {self.step!r} cannot process a row{where}: {texts[0]}. The row: {records[0]}\n{FIX}")
+            who = f"step {self.step!r}{self._line}"
+            refused = RowError(f"{who} cannot process a row{where}: {texts[0]}. The row: {records[0]}", fix=SET_ASIDE)
+            blame(refused, who, texts[0].frames if isinstance(texts[0], Told) else ())
+            raise refused
         times = batch.column(TIME_COLUMN) if TIME_COLUMN in batch.schema.names else None
         yield DEAD, self._batch(texts, records, origin, [times[row].as_py() for row in numbers] if times is not None else None)
 
@@ -130,8 +137,9 @@ class Errors:
             return
         if self.fail:
             raise RowError(
-                f"source {origin.source!r}, split {origin.split!r}, position {bad[0].position}: {bad[0].error}."
-                f" The record: {bad[0].record}\n{FIX}"
+                f"source {origin.source!r}{self._line}, split {origin.split!r}, position {bad[0].position}: {bad[0].error}."
+                f" The record: {bad[0].record}",
+                fix=SET_ASIDE,
             )
         letters = self._batch([b.error for b in bad], [b.record for b in bad], origin, None)
         positions = pa.array([str(b.position) for b in bad], pa.string())

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.aggregate import FAILED, ROWS_COLUMN, WINDOW_COLUMN, KeyedAggregate
+from penstock.operators.aggregate import ROWS_COLUMN, WINDOW_COLUMN, KeyedAggregate
 from penstock.operators.groups import Groups, group_rows
 from penstock.operators.operator import CHANGE_COLUMN, LATE, MAIN, PANE_COLUMN, TIME_COLUMN, Origin, Out, keep
 from penstock.operators.triggering import BIG, compile_trigger
@@ -137,7 +137,7 @@ class PaneAggregate(KeyedAggregate):
         """Rows that fail do not count, in none of their windows: they are no longer good."""
         _, bad = self._accumulators.partial(batch, self._names)
         if bad is not None and (bad & good).any():
-            yield from self._errors.letters(batch, np.flatnonzero(bad & good), FAILED, origin)
+            yield from self._letters(batch, np.flatnonzero(bad & good), origin)
             good &= ~bad
 
     def _times(self, batch: pa.RecordBatch) -> Ints:

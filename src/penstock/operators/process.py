@@ -32,6 +32,7 @@ from penstock.processing import states
 from penstock.processing.function import Callback, Spec, Timer, to_moment
 from penstock.schema import to_values
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
+from penstock.tracebacks import told
 from penstock.windows import TIME_MAX
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -456,11 +457,12 @@ class Process(Operator):
             function(*arguments)
 
     def _letters(self, work: _Work | None, number: int, error: Exception) -> Iterator[Out]:
-        text = f"{type(error).__name__}: {error}"
+        name = "on_timer" if work is None else work.input.callback.name
+        text = told(error, getattr(self._function, name), before="on_timer: " if work is None else "")
         if work is not None:
             yield from self._errors.letters(work.batch, [number], text, work.origin)
         else:
-            yield from self._errors.letters(self._scope.keys, [number], f"on_timer: {text}", None)
+            yield from self._errors.letters(self._scope.keys, [number], text, None)
 
     def close(self) -> None:
         """Tell the function."""

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from penstock.expr import Evaluated, Evaluator, Expr
 from penstock.operators.operator import CHANGE_COLUMN, MAIN, Errors, Operator, Origin, Out, keep
+from penstock.tracebacks import joined
 
 
 class Project(Operator):
@@ -170,4 +171,4 @@ def reasons(results: Sequence[Evaluated], rows: np.ndarray[tuple[int], np.dtype[
     """Why each of these rows failed, in words: by its own failures, not those of others in the batch."""
     broken = [result for result in results if result.errors is not None]
     failed = [(np.asarray(result.errors), result.reason or "the expression failed") for result in broken]
-    return ["; ".join(dict.fromkeys(why for mask, why in failed if mask[row])) for row in rows]
+    return [joined([why for mask, why in failed if mask[row]]) for row in rows]

@@ -15,6 +15,7 @@ from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Errors, Operato
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.table import KeyedTable
 from penstock.state.timers import TimerTable
+from penstock.tracebacks import told
 
 
 class Reduce(Operator):
@@ -65,7 +66,9 @@ class Reduce(Operator):
         keys = canonical_keys(batch, self._keys)
         found, values = self._table.get_many(keys, hash_keys(keys.select(self._by)))
         folded, fresh, bad = self._fold(batch, keys, found, values.rename_columns(self._rows.names))
-        yield from self._errors.letters(batch, [row for row, _ in bad], [f"{type(e).__name__}: {e}" for _, e in bad], origin)
+        yield from self._errors.letters(
+            batch, [row for row, _ in bad], [told(e, self._function.function) for _, e in bad], origin
+        )
         if not folded:
             return
         touched = keys.take(pa.array(list(folded), pa.int64()))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.aggregate import FAILED, WINDOW_COLUMN
+from penstock.operators.aggregate import WINDOW_COLUMN
 from penstock.operators.groups import Groups, group_rows
 from penstock.operators.operator import MAIN, Origin, Out, keep
 from penstock.operators.panes import (
@@ -60,7 +60,7 @@ class SessionAggregate(PaneAggregate):
         """Merge rows into sessions: all at once where their order does not matter."""
         _, bad = self._accumulators.partial(batch, self._names)
         if bad is not None and bad.any():
-            yield from self._errors.letters(batch, np.flatnonzero(bad), FAILED, origin)
+            yield from self._letters(batch, np.flatnonzero(bad), origin)
             batch = keep(batch, ~bad)
         _, starts, ends = self._shape.assign(self._times(batch))
         rows = with_windows(batch, starts, ends)

@@ -22,6 +22,7 @@ from penstock.eventtime import duration_text
 from penstock.expr import Evaluator, Expr
 from penstock.functions import RowFunction
 from penstock.operators.operator import MAIN, TIME_COLUMN, Errors, Operator, Origin, Out
+from penstock.tracebacks import told
 
 TIME_TYPE = pa.timestamp("us", tz="UTC")
 LEAST, MOST = -(2**63) + 1, 2**63 - 2
@@ -126,7 +127,7 @@ class Moments:
             place = np.full(batch.num_rows, -1)
             place[applied.origin] = np.arange(len(applied.origin))
             times = applied.rows.column(0).take(pa.array(place, mask=place < 0))
-            return times, {row: f"{type(error).__name__}: {error}" for row, error in applied.errors}
+            return times, {row: told(error, self._what.function) for row, error in applied.errors}
         found = self._what(batch)
         values = found.values
         if values.type != TIME_TYPE:

@@ -80,6 +80,12 @@ class Op:
     # of a keyed step: what it gets
     bounds: tuple[Bound, ...] = ()  # of a source: what the rows have in common that are not dropped at once
 
+    @property
+    def who(self) -> str:
+        """As errors name it: with the line of the user's program, since not every name was given by the user."""
+        what = self.kind if self.kind == "source" else "sink" if self.kind == "write" else "step"
+        return f"{what} {self.name!r}" + (f" ({self.node.where})" if self.node.where else "")
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:

@@ -585,7 +585,8 @@ class Coordinator:
         self._restarts += 1
         if failure.fatal or self._restarts > self._settings.restarts_max:
             count = "" if failure.fatal else f" ({self._settings.restarts_max} restarts without a new checkpoint)"
-            return self._halt(Halt(Outcome.FAILED, failure.error + count))
+            what, line_end, details = failure.error.partition("\n")
+            return self._halt(Halt(Outcome.FAILED, what + count + line_end + details))
         self.phase = Phase.WAITING
         self._begin_at = now + min(self._settings.backoff * 2 ** (self._restarts - 1), self._settings.backoff_max)
         return (EndAttempt(self.stamp),)

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from penstock.eventtime import duration_text
 from penstock.protocol.messages import Call, CallDone
+from penstock.tracebacks import told
 
 __all__ = ["Calls", "LoopCalls", "SimulatedCalls"]
 
@@ -152,7 +153,7 @@ def outcome(call: Call, task: asyncio.Task[Any]) -> CallDone:
     if task.cancelled():
         return CallDone(call.call, error="CancelledError")
     error = task.exception()
-    return CallDone(call.call, error=f"{type(error).__name__}: {error}") if error else CallDone(call.call, task.result())
+    return CallDone(call.call, error=told(error)) if error else CallDone(call.call, task.result())
 
 
 async def carry_out(call: Call) -> Any:

@@ -6,6 +6,7 @@ that is published meanwhile, so nothing has to be remembered here: what is cut o
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -14,6 +15,9 @@ from penstock.connectors.connector import Committer, Verdict
 from penstock.errors import PenstockError
 from penstock.protocol import coordinator as c
 from penstock.runners.faults import reach
+from penstock.tracebacks import Within, describe
+
+log = logging.getLogger("penstock")
 
 __all__ = ["Answer", "Commits"]
 
@@ -26,10 +30,19 @@ class Commits:
 
     Args:
         answer: called from that thread.
+        who: the sinks as errors name them.
         beside: otherwise there is no thread, and `begin` itself answers, as a simulation wants it.
     """
 
-    def __init__(self, committers: Mapping[str, Committer], answer: Callable[[Commits, Answer], None], *, beside: bool) -> None:
+    def __init__(
+        self,
+        committers: Mapping[str, Committer],
+        answer: Callable[[Commits, Answer], None],
+        *,
+        beside: bool,
+        who: Mapping[str, str] | None = None,
+    ) -> None:
+        self._who = who or {}
         self._committers, self._answer, self._beside = committers, answer, beside
         self._asked: queue.SimpleQueue[tuple[c.Pending, int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -64,9 +77,12 @@ class Commits:
     def _commit(self, pending: c.Pending, attempt: int) -> c.Committed | c.CommitDelayed | c.CommitFailed:
         reach("commit.before", pending.epoch)
         try:
-            verdict = self._committers[pending.sink].commit(pending.epoch, pending.committables, attempt)
+            with Within(self._who.get(pending.sink, f"sink {pending.sink!r}")):
+                verdict = self._committers[pending.sink].commit(pending.epoch, pending.committables, attempt)
         except (PenstockError, OSError) as error:
-            return c.CommitFailed(pending.epoch, pending.sink, str(error))
+            reason = describe(error, named=False)
+            log.warning("sink %r could not commit epoch %d: %s", pending.sink, pending.epoch, reason)
+            return c.CommitFailed(pending.epoch, pending.sink, reason)
         reach("commit.after", pending.epoch)
         if verdict is Verdict.RETRY:
             return c.CommitDelayed(pending.epoch, pending.sink)

@@ -29,7 +29,7 @@ from penstock.checkpoints.repository import Repository, open_savepoint
 from penstock.checkpoints.restore import Conclude, ForkFrom, Refuse, RestoreFacts, Resume, StartEmpty, decide_restore
 from penstock.checkpoints.storage import OutcomeUnknown
 from penstock.connectors.connector import Committer, Receiver, Source, SourceContext
-from penstock.errors import HeldError, JobError, PenstockError, RestoreError, RunnerError, StorageError, SupersededError
+from penstock.errors import Fix, HeldError, JobError, PenstockError, RestoreError, RunnerError, StorageError, SupersededError
 from penstock.eventtime import time_text
 from penstock.plan.guarantee import guarantees
 from penstock.plan.logical import Read, Write
@@ -42,6 +42,7 @@ from penstock.runners.faults import reach
 from penstock.runners.options import Options
 from penstock.runners.world import Crash, World
 from penstock.runtime.assemble import sink_context
+from penstock.tracebacks import describe
 
 log = logging.getLogger("penstock")
 
@@ -99,6 +100,8 @@ class Status:
     epoch_age_s: float
 
 
+STORAGE = Fix("start.storage", 'Write: storage="checkpoints", a folder that is made if it is not there')
+
 STATES = {
     c.Phase.RECOVERING: "starting",
     c.Phase.STARTING: "starting",
@@ -144,6 +147,8 @@ class Conductor:
         self.last_publish_us = 0
         self.times: dict[str, int] = {}  # watermarks of tasks, as last heard
         self.counters: dict[str, dict[str, int]] = {}  # task -> counters, as last heard
+        self.begun = threading.Event()  # storage is claimed, and what to start from decided; or it never will be (`booted`)
+        self.booted = False
         self.halted = threading.Event()
         self._restore = restore
         self._epoch_timeout = epoch_timeout
@@ -210,7 +215,7 @@ class Conductor:
             restarts=max(0, core.attempt - 1) if core else 0,
             watermark=time_text(watermark),
             guarantee=tuple(guarantees(self.plan, self.runner)),
-            error=str(self.error) if self.error else (self.outcome.reason or None) if self.outcome else None,
+            error=describe(self.error) if self.error else (self.outcome.reason or None) if self.outcome else None,
             epoch_age_s=round(max(0, self.clock() - self.last_publish_us) / 1e6, 3) if self.last_publish_us else -1.0,
         )
 
@@ -223,6 +228,9 @@ class Conductor:
             while True:
                 self._reboot = False
                 self._boot()
+                if self._refusal is None:  # else it is still open whether there is anything to do
+                    self.booted = True
+                    self.begun.set()
                 self._conduct()
                 self._end_commits()
                 if not self._reboot:
@@ -250,6 +258,7 @@ class Conductor:
                 if self._lock is not None:
                     self._lock.release()
                 self.halted.set()
+                self.begun.set()
             self._refuse_savepoints()
 
     def _holder(self) -> dict[str, Any]:
@@ -269,7 +278,8 @@ class Conductor:
             for op in self.plan.writes
             if isinstance(op.node, Write)
         }
-        self._commits = Commits(self._committers, self._committed, beside=self.world.pause is None)
+        who = {op.name: op.who for op in self.plan.writes}
+        self._commits = Commits(self._committers, self._committed, beside=self.world.pause is None, who=who)
         self._check_sinks(epoch)
         self._sweep_sinks(pending)
         self._start_receivers()
@@ -585,7 +595,10 @@ def job_directory(name: str, storage: str | None) -> tuple[Path, bool]:
     if storage is None:
         return Path(tempfile.mkdtemp(prefix=f"penstock-{name}-")), True
     path = Path(storage.removeprefix("file://")).absolute() / name
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StorageError(f"storage={storage!r} is no folder that can be written to: {error}", fix=STORAGE) from error
     return path, False
 
 

@@ -16,6 +16,7 @@ from penstock.eventtime import micros
 from penstock.protocol import coordinator as c
 from penstock.runners.conductor import Conductor, Status
 from penstock.runners.control import ControlSocket
+from penstock.tracebacks import describe
 
 
 class Job:
@@ -78,6 +79,13 @@ class Job:
         self._conductor.post(c.StopAsked(finish))
         self.wait(timeout=timeout)
 
+    def wait_until_begun(self) -> None:
+        """Until it is decided what the job starts from. Raises what kept it from beginning: storage, a restore, a sink."""
+        self._conductor.begun.wait()
+        if not self._conductor.booted:
+            self._thread.join()
+            self._raise_if_failed()
+
     def cancel(self) -> None:
         """Stop at once. The next start commits what was published."""
         self._conductor.cancel()
@@ -101,7 +109,7 @@ class Job:
         if isinstance(error, PenstockError):
             raise error
         if error is not None:
-            raise JobError(f"the job {self.name!r} failed: {type(error).__name__}: {error}") from error
+            raise JobError(f"the job {self.name!r} failed: {describe(error)}") from error
         if outcome is not None and outcome.outcome in (c.Outcome.FAILED, c.Outcome.SUPERSEDED):
             raise JobError(f"the job {self.name!r} {outcome.outcome.value}: {outcome.reason}")
 

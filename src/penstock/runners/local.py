@@ -28,6 +28,7 @@ from penstock.runtime.task import Task
 from penstock.runtime.wiring import task_name
 from penstock.state.history import store as store_frozen
 from penstock.state.runfile import Files, Handle, forget_validated
+from penstock.tracebacks import describe
 
 ROUNDS = 50  # of the loop, before the coordinator gets a turn
 
@@ -233,8 +234,3 @@ def store_states(action: Store, files: Files, stamp: Stamp, fresh_id: Callable[[
         return StoreFailed(action.epoch, str(error))
     reach("store.after", action.epoch)
     return Stored(action.epoch, handles, in_flight)
-
-
-def describe(error: BaseException) -> str:
-    """An error in one line for logs and status."""
-    return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"

@@ -68,6 +68,7 @@ from penstock.runners.faults import reach, time_of_day
 from penstock.runners.queues import Outlet, Queue, take_rows
 from penstock.runners.reading import Gatherer
 from penstock.runtime.task import Task
+from penstock.tracebacks import Within
 
 SLICE_S = 0.05
 """A round of work that takes longer comes to its end, so that orders and sockets are looked at."""
@@ -158,6 +159,7 @@ class Seat:
         self._kept_us = 0  # how long splits could not be read
         self._next_input = 0
         self._next_split = 0
+        self.within = {op.name: Within(op.who) for op in task.stage.sources}
         self._idle_after = {op.name: task.idle_after(op.name) for op in task.stage.sources}
         if task.calling:
             self.post(CallsDone(()))  # restored
@@ -393,7 +395,8 @@ class Seat:
         reach("source.read", self.epoch)
         rows_max = min(self.rows_max, self.task.rows_max or self.rows_max, self._rows_fit)
         rows_max = rows_max if split.group is None else min(rows_max, align.ROWS_MAX)
-        chunk = split.gatherer.read(rows_max)
+        with self.within[split.source]:
+            chunk = split.gatherer.read(rows_max)
         if self.poll_every and (chunk is None or chunk.batch is None or chunk.batch.num_rows < PACED_ROWS):
             split.poll_at = now - now % self.poll_every + self.poll_every
         if chunk is not None and (chunk.batch is not None or chunk.bad):
@@ -511,7 +514,8 @@ def open_readers(
         if assigned.ended:
             continue
         source, split = assigned.source, assigned.split
-        reader = open_reader(source, split, assigned.position)
+        with seat.within[source]:
+            reader = open_reader(source, split, assigned.position)
         join_s = seat.join_s if seat.task.joins(source) else 0.0
         opened = SplitReader(source, split, reader, now - silence(source, split), idle=assigned.idle, join_s=join_s)
         clock = seat.task.clock_of(source)

@@ -23,7 +23,7 @@ class Runner:
 
     def run(self, pipeline: Any, *, restore: Any = "latest") -> Job:
         """Run until bounded input ends or Ctrl-C stops it gracefully."""
-        job = self.start(pipeline, restore=restore)
+        job = self._launch(pipeline, restore)
         with graceful_interrupt(job):
             while not job.done:  # in slices, so that signals are seen
                 job.conductor.halted.wait(0.2)
@@ -31,7 +31,16 @@ class Runner:
         return job
 
     def start(self, pipeline: Any, *, restore: Any = "latest") -> Job:
-        """Start, and return at once."""
+        """Start. Returns once storage is claimed, what to start from is decided and the sinks are checked; raises if that fails."""
+        job = self._launch(pipeline, restore)
+        try:
+            job.wait_until_begun()
+        except KeyboardInterrupt:
+            job.cancel()
+            raise
+        return job
+
+    def _launch(self, pipeline: Any, restore: Any) -> Job:
         plan = pipeline.plan()
         options = self.options(plan.name)
         require(options.state)

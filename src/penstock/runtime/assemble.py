@@ -52,6 +52,7 @@ from penstock.state.runfile import Files, Handle
 from penstock.state.spec import StateSpec
 from penstock.state.table import KeyedTable
 from penstock.state.timers import TimerTable
+from penstock.tracebacks import Within
 from penstock.windows import CountSliding, CountTumbling, Sliding, Tumbling
 
 
@@ -88,12 +89,16 @@ class Site:
 
 def assemble(stage: Stage, site: Site) -> dict[int, Operator]:
     """The operators of one task of a stage, by operator id."""
-    return {op.id: BUILDERS[op.kind](op, stage, site) for op in stage.ops}
+    made = {}
+    for op in stage.ops:
+        with Within(op.who):  # sinks open their writers
+            made[op.id] = BUILDERS[op.kind](op, stage, site)
+    return made
 
 
 def op_errors(op: Op) -> Errors:
     """What the step does with bad rows, by the user's choice."""
-    return Errors(op.name, getattr(op.node, "on_error", "fail"), DEAD_SCHEMA)
+    return Errors(op.name, getattr(op.node, "on_error", "fail"), DEAD_SCHEMA, op.node.where)
 
 
 def plain(op: Op, stage: Stage, site: Site) -> Operator:

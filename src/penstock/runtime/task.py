@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from penstock.operators.aggregate import JOINED_ROWS, PartialAggregate
 from penstock.operators.async_map import Answer, AsyncMap
-from penstock.operators.operator import LATE, MAIN, PASS, Origin
+from penstock.operators.operator import LATE, MAIN, PASS, Origin, Out
 from penstock.operators.time import AssignTime
 from penstock.operators.write import Write
 from penstock.plan.logical import AssignTime as AssignTimeNode
@@ -82,6 +82,7 @@ from penstock.runtime.assemble import Site, assemble, op_errors, restored_time
 from penstock.runtime.dealing import Dealer
 from penstock.runtime.wiring import below, column_texts, entrances, input_channels, routes, task_name, untimed
 from penstock.state.timers import TimerTable
+from penstock.tracebacks import Within
 
 
 @dataclass(slots=True)
@@ -105,6 +106,7 @@ class Task:
         self._core = TaskCore({c.number: c.exchange for c in self.channels}, sources=bool(stage.sources), aligned=aligned)
         self._ops = assemble(stage, site)
         self._clocked = {op: operator for op, operator in self._ops.items() if operator.clocked}
+        self._within = {op.id: Within(op.who) for op in stage.ops}
         self._labels = {op.id: f"{op.kind} {op.name}" for op in stage.ops}
         self._outs = routes(stage)
         self._dealer = Dealer(site.index, site.parallelism, site.plan.max_parallelism)
@@ -333,13 +335,19 @@ class Task:
     def _process(self, op: int, batch: pa.RecordBatch, origin: Origin | None, input: int = 0) -> Iterator[Action]:
         operator = self._ops[op]
         self._rows[f"{self._labels[op]}.in"] += batch.num_rows
-        for port, rows in operator.receive(input, batch, origin):
-            yield from self._deliver(op, port, rows, origin)
+        with self._within[op]:
+            for port, rows in operator.receive(input, batch, origin):
+                yield from self._deliver(op, port, rows, origin)
+
+    def _sent(self, op: int, sent: Iterator[Out]) -> Iterator[Action]:
+        """Pass on what an operator sends of itself."""
+        with self._within[op]:
+            for port, rows in sent:
+                yield from self._deliver(op, port, rows, None)
 
     def _release(self) -> Iterator[Action]:
         for op, operator in self._holders.items():
-            for port, rows in operator.release():
-                yield from self._deliver(op, port, rows, None)
+            yield from self._sent(op, operator.release())
 
     def _deliver(self, op: int, port: str, rows: pa.RecordBatch, origin: Origin | None) -> Iterator[Action]:
         if port == PASS and op in self._waiting:
@@ -369,8 +377,7 @@ class Task:
         for op, operator in self._clocked.items():
             if now > operator.now:
                 operator.now = now
-                for port, rows in operator.on_time(now):
-                    yield from self._deliver(op, port, rows, None)
+                yield from self._sent(op, operator.on_time(now))
 
     def _assigned(self, splits: Sequence[SplitAssigned]) -> Iterator[Action]:
         for split in splits:
@@ -407,8 +414,7 @@ class Task:
             yield from self._pass(op)
             return
         if not minimum.idle:
-            for port, rows in self._ops[op].advance(minimum.time):
-                yield from self._deliver(op, port, rows, None)
+            yield from self._sent(op, self._ops[op].advance(minimum.time))
         if self._ops[op].holding:
             self._waiting.add(op)
             return
@@ -430,10 +436,8 @@ class Task:
         if self._open_inputs[op]:
             return
         if op in self._clocked:
-            for port, rows in self._ops[op].on_time(TIME_MAX):
-                yield from self._deliver(op, port, rows, None)
-        for port, rows in self._ops[op].end():
-            yield from self._deliver(op, port, rows, None)
+            yield from self._sent(op, self._ops[op].on_time(TIME_MAX))
+        yield from self._sent(op, self._ops[op].end())
         if op in self._callers and self._callers[op].busy:
             self._ending.add(op)
             return
@@ -452,8 +456,7 @@ class Task:
         for done in calls:
             answers[done.call[0]].append(Answer(done.call[1], done.result, done.error))
         for op, caller in self._callers.items():
-            for port, rows in caller.on_results(answers.get(op, ())):
-                yield from self._deliver(op, port, rows, None)
+            yield from self._sent(op, caller.on_results(answers.get(op, ())))
             yield from self._pass(op)
         if self._later and not self.calling:
             later, self._later = self._later, []
@@ -480,13 +483,14 @@ class Task:
         frozen: dict[str, Any] = {}
         floors: dict[str, Any] = {}
         prepared: dict[str, list[Any]] = {}
-        for operator in self._ops.values():
+        for op, operator in self._ops.items():
             for name, state in operator.states.items():
                 frozen[f"{operator.name}/{name}"] = state.freeze(epoch)
                 if isinstance(state, TimerTable):
                     floors[f"{operator.name}/{name}"] = state.floors_json()
             if isinstance(operator, Write):
-                prepared[operator.name] = list(operator.prepare(epoch))
+                with self._within[op]:
+                    prepared[operator.name] = list(operator.prepare(epoch))
         self._prepared[epoch] = prepared
         ack = TaskAck(
             uid=self.site.uid,

@@ -260,8 +260,8 @@ class ControlServer(threading.Thread):
                     self._input_ended = True
                     self._post(c.InputEnded(self.stamp))
             case {"say": "failed", "error": str(error), "trace": str(trace), "fatal": bool(fatal)}:
-                if not self.closing:
-                    log.warning("worker %d failed: %s\n%s", worker, error, trace)
+                # Whoever conducts tells the user, once; of Penstock's own frames only who looks for a mistake of ours wants to know.
+                log.debug("worker %d failed: %s\n%s", worker, error, trace)
                 self.fail(error, fatal=fatal)
             case _:
                 raise DecodeError(f"it says {said['say']!r}, which is not known here")

@@ -43,7 +43,7 @@ from penstock.runners.continuous.link import DriverLine, Pulse
 from penstock.runners.continuous.wire import ack_json, stamp_json
 from penstock.runners.cut import StartPoint
 from penstock.runners.inflight import read_rows
-from penstock.runners.local import describe, store_states
+from penstock.runners.local import store_states
 from penstock.runners.loop import SLICE_S, Loop, Seat, open_readers
 from penstock.runners.memory import keep_memory
 from penstock.runners.queues import Outlet, Queue
@@ -54,6 +54,7 @@ from penstock.runtime.task import Task
 from penstock.runtime.wiring import task_name
 from penstock.state.backend import Backend
 from penstock.state.runfile import forget_validated
+from penstock.tracebacks import describe
 
 log = logging.getLogger("penstock")
 

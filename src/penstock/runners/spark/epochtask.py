@@ -54,6 +54,7 @@ from penstock.runners.world import random_id
 from penstock.runtime.assemble import Site
 from penstock.runtime.task import Task
 from penstock.runtime.wiring import task_name
+from penstock.tracebacks import Within
 
 __all__ = ["EpochTask"]
 
@@ -90,6 +91,7 @@ class EpochTask:
         self._facts, self._order, self._outbox, self._index = facts, order, outbox, index
         self._files = store_of(facts.job_dir)
         self._splits: list[OpenSplit] = []
+        self._within = {op.name: Within(op.who) for op in stage.sources}
         self._rows, self._more, self._since = 0, False, time.monotonic()
         uid = random_id()
         lineage = facts.stamp.lineage
@@ -196,7 +198,8 @@ class EpochTask:
                 if not split.assigned.ended:
                     began = replace(split.began, now_us=order.now)
                     context = SourceContext(op.name, self._facts.job_dir, op.columns, began, op.bounds)
-                    reader = op.node.source.open(split.assigned.split, split.assigned.position, context)
+                    with self._within[op.name]:
+                        reader = op.node.source.open(split.assigned.split, split.assigned.position, context)
                     self._splits.append(self._open(split, reader))
             yield from self._poll_all()
             if all(split.ended for split in self._splits) and self._bounded(orders) and not order.keep_open:
@@ -250,7 +253,8 @@ class EpochTask:
                 waiting += 1
                 continue
             rows_max = min(ROWS_MAX if split.group is None else align.ROWS_MAX, self._task.rows_max or ROWS_MAX)
-            chunk = split.gatherer.read(min(rows_max, order.rows_max - self._rows))
+            with self._within[split.order.assigned.source]:
+                chunk = split.gatherer.read(min(rows_max, order.rows_max - self._rows))
             if chunk is None or (chunk.batch is None and not chunk.bad and not chunk.ended):
                 continue
             reach("source.read", order.epoch)

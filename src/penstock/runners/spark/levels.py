@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from penstock.errors import RowError
 from penstock.plan.physical import Stage
-from penstock.runners.local import describe
 from penstock.runners.memory import keep_memory
 from penstock.runners.spark import frames
 from penstock.runners.spark.epochtask import EpochTask
@@ -32,6 +31,7 @@ from penstock.runners.spark.mail import FAILURES, FRAME_ROWS, Inbox, Outbox
 from penstock.runners.spark.orders import EpochOrder, Facts, Report
 from penstock.runtime.wiring import task_name
 from penstock.state.runfile import forget_validated
+from penstock.tracebacks import describe
 
 __all__ = ["run_epoch"]
 
