@@ -103,7 +103,11 @@ def told(error: BaseException, function: Any = None, before: str = "", after: st
 
 
 def _named(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error.message if isinstance(error, PenstockError) else error}"
+    try:
+        text = error.message if isinstance(error, PenstockError) else str(error)
+    except Exception:  # an exception of a user's, or one that asks a process that is gone
+        return type(error).__name__
+    return f"{type(error).__name__}: {text}"
 
 
 def _places(frames: Sequence[Frame]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from penstock import sinks, sources
 from penstock.connectors.connector import BadRecord, SourceContext
 from penstock.operators.operator import Errors, Origin
 from penstock.plan.logical import DEAD_SCHEMA
+from penstock.runners.spark import ship
 
 
 def broken(row: pen.Row) -> int:
@@ -58,3 +60,12 @@ def test_a_folder_is_made_for_a_storage_that_is_none(tmp_path: Path, monkeypatch
     storage = evaluate(text.partition("=")[2].partition(",")[0])
     pipeline.run(pen.Local(storage=storage))
     assert (tmp_path / storage / "p").is_dir()
+
+
+def test_workers_that_run_the_python_of_the_fix_are_let_in() -> None:
+    ours = ship.identity(by_content=False)
+    text = shown("workers.python", lambda: ship.check_identity(ours, "penstock 1 on Python 3.9", "python3.9 on node7"))
+    python = text.partition("PYSPARK_PYTHON=")[2]
+    code = "from penstock.runners.spark import ship; print(ship.identity(by_content=False))"
+    theirs = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    ship.check_identity(ours, theirs.stdout.strip(), ship.place())

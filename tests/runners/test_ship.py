@@ -9,6 +9,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +30,8 @@ def test_workers_that_run_other_code_are_refused_and_both_are_named(spark: Any, 
     with pytest.raises(RunnerError, match="different code") as caught:
         ship.check_workers(spark)
     assert "Driver: penstock 9 (elsewhere)" in str(caught.value)
-    assert f"Worker: {ours}" in str(caught.value)
+    assert f"Worker: {ours}, by {ship.place()}" in str(caught.value)
+    assert f"\n  {ship.same_python().text}" in str(caught.value)
 
 
 @pytest.mark.spark
@@ -41,7 +43,9 @@ def test_workers_without_the_package_are_refused_in_a_line(spark: Any, monkeypat
     monkeypatch.setattr(ship, "identity", missing)  # as the worker sees it
     with pytest.raises(RunnerError) as caught:
         ship.check_workers(spark)
-    assert str(caught.value) == "workers of this Spark cannot run Penstock: ModuleNotFoundError: No module named 'penstock'"
+    said = f"the workers' Python cannot import what it needs: {spark.sparkContext.pythonExec} on "
+    assert str(caught.value).startswith(said)
+    assert caught.value.message.endswith(": ModuleNotFoundError: No module named 'penstock'")
 
 
 def test_what_was_wrong_is_found_in_pages_of_text() -> None:
@@ -49,6 +53,74 @@ def test_what_was_wrong_is_found_in_pages_of_text() -> None:
     assert ship.job_error(RuntimeError(text)) == "[PYTHON_VERSION_MISMATCH] Python in worker has 3.9"
     assert ship.job_error(RuntimeError("first\nsecond")) == "first"
     assert ship.job_error(RuntimeError()) == "RuntimeError"
+
+
+LOST = "Job aborted due to stage failure: Lost task 0.0 in stage 0.0 (TID 0) (node7 executor 3): "
+SPARK = SimpleNamespace(sparkContext=SimpleNamespace(pythonExec="python3.9"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            LOST
+            + 'java.io.IOException: Cannot run program "/no/python": Exec failed, error: 2 (No such file or directory) \n at a',
+            "the workers' Python cannot be started: /no/python on node7: No such file or directory",
+        ),
+        (
+            LOST + 'java.io.IOException: Cannot run program "/no/python" (in directory "."): error=13, Permission denied\n at a',
+            "the workers' Python cannot be started: /no/python on node7: Permission denied",
+        ),
+        (
+            LOST
+            + "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in driver:"
+            " 3.11, PySpark cannot run with different minor versions.\n at a",
+            f"driver and workers run different Pythons. Driver: 3.11, by {ship.place()}. Worker: 3.9, by python3.9 on node7",
+        ),
+        (
+            LOST + "PythonException: Traceback\n  File x\nModuleNotFoundError: No module named 'pyarrow'\n\n at a",
+            "the workers' Python cannot import what it needs: python3.9 on node7: ModuleNotFoundError: No module named 'pyarrow'",
+        ),
+        (
+            LOST + "SparkException: \nError from python worker:\n  Illegal instruction\nPYTHONPATH was: /x",
+            "the workers' Python ends when it is started: python3.9 on node7: Illegal instruction",
+        ),
+    ],
+)
+def test_workers_that_cannot_start_are_told_with_interpreter_and_host(text: str, said: str) -> None:
+    trouble = ship.worker_trouble(text, SPARK)
+    assert trouble is not None
+    assert trouble.message == said
+
+
+def test_other_failures_of_a_spark_job_are_no_trouble_of_workers() -> None:
+    assert ship.worker_trouble(LOST + "java.lang.OutOfMemoryError: heap", SPARK) is None
+
+
+OTHER_PYTHON = """
+import os, sys
+os.environ["PYSPARK_PYTHON"] = "/no/such/python"
+import penstock as pen
+from penstock import sinks, sources
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.log.level", "OFF").getOrCreate()
+for runner in (pen.Continuous(spark, parallelism=1), pen.MicroBatch(spark, parallelism=1)):
+    try:
+        pen.Pipeline("w").read(sources.memory([1], schema=int)).write(sinks.memory("w")).run(runner)
+    except pen.PenstockError as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_python_that_is_not_there_is_one_error_and_no_more_attempts() -> None:
+    ended = subprocess.run([sys.executable, "-c", OTHER_PYTHON], capture_output=True, text=True, timeout=240, check=False)
+    said = "the workers' Python cannot be started: /no/such/python on "
+    assert ended.stdout.count(said) == 2, ended.stdout + ended.stderr
+    assert ended.stdout.count(ship.same_python().text) == 2
+    assert "attempt 2 of w failed" not in ended.stderr
 
 
 def test_the_package_travels_with_all_its_sources(tmp_path: Path) -> None:

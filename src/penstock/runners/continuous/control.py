@@ -272,7 +272,7 @@ class ControlServer(threading.Thread):
             self._drop(line, "is not one of ours")
             return
         try:
-            check_identity(self.identity, str(hello.get("identity")))
+            check_identity(self.identity, str(hello.get("identity")), str(hello.get("place")))
         except RunnerError as error:
             self.fail(str(error), fatal=True)
         self._strangers.remove(line)

@@ -45,7 +45,7 @@ from penstock.runners.spark.session import (
     too_few_slots,
     wait_for_slots,
 )
-from penstock.runners.spark.ship import job_error, ship
+from penstock.runners.spark.ship import job_error, ship, worker_trouble
 
 log = logging.getLogger("penstock")
 
@@ -261,5 +261,5 @@ class ContinuousAttempts:
             if server.failed or server.ending or server.closing:
                 return
             time.sleep(0.05)
-        never_came = any(word in text for word in ("PYTHON_VERSION_MISMATCH", "ModuleNotFoundError", "ImportError"))
-        server.fail(f"the Spark job failed: {job_error(error)}", fatal=never_came)
+        trouble = worker_trouble(text, self._spark)
+        server.fail(f"the Spark job failed: {job_error(error)}" if trouble is None else str(trouble), fatal=trouble is not None)

@@ -48,7 +48,7 @@ from penstock.runners.loop import SLICE_S, Loop, Seat, open_readers
 from penstock.runners.memory import keep_memory
 from penstock.runners.queues import Outlet, Queue
 from penstock.runners.reading import JOIN_S
-from penstock.runners.spark.ship import identity
+from penstock.runners.spark.ship import identity, place
 from penstock.runtime.assemble import Site
 from penstock.runtime.task import Task
 from penstock.runtime.wiring import task_name
@@ -133,6 +133,7 @@ class Worker:
             pid=os.getpid(),
             address=list(self.wires.address),
             identity=identity(by_content=spec.by_content),
+            place=place(),
         )
         self.line = DriverLine(spec.driver, hello, self.pulse, self.wires.wake, stuck_s=spec.stuck_s)
         self.line.start()

@@ -8,6 +8,8 @@ would corrupt state quietly.
    install, `PYTHONPATH=src`, the folder of a test or a script.
 2. Elsewhere the package travels as a zip, once per Spark application, and comes before what is installed there.
 3. Each worker says who it is (`identity`), and `check_identity` compares before any row moves.
+4. Workers that cannot say it, since their Python is not there, is another one or lacks a package, are told of by Spark, in pages of
+   text. `worker_trouble` finds in them what is wrong, with which interpreter and on which host. The next attempt would end in the same way.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import atexit
 import functools
 import hashlib
 import os
+import re
 import shutil
+import socket
 import sys
 import sysconfig
 import tempfile
@@ -26,12 +30,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import xxhash
 
-from penstock.errors import RunnerError
+from penstock.errors import Fix, RunnerError
 from penstock.runners.spark.session import is_local
 
-__all__ = ["check_identity", "check_workers", "identity", "ship"]
+__all__ = ["check_identity", "check_workers", "identity", "place", "ship", "worker_trouble"]
 
 _shipped: set[str] = set()  # applications that have the zip
 
@@ -76,18 +82,55 @@ def identity(*, by_content: bool) -> str:
     """
     from penstock import __version__
 
-    python = ".".join(map(str, sys.version_info[:2]))
+    packages = {"Python": sys.version, "numpy": np.__version__, "pyarrow": pa.__version__, "xxhash": xxhash.VERSION}
+    versions = ", ".join(f"{name} {'.'.join(version.split()[0].split('.')[:2])}" for name, version in packages.items())
     which = digest()[:16] if by_content else str(Path(__file__).resolve().parents[2])
-    return f"penstock {__version__} ({which}) on Python {python}"
+    return f"penstock {__version__} ({which}) on {versions}"
 
 
-def check_identity(ours: str, theirs: str) -> None:
-    """RunnerError, naming both, unless they are the same."""
+def place() -> str:
+    """The interpreter of this process, and its host."""
+    return f"{sys.executable} on {socket.gethostname()}"
+
+
+def check_identity(ours: str, theirs: str, worker: str) -> None:
+    """RunnerError, naming both, unless they are the same. `worker`: its `place`."""
     if ours != theirs:
         raise RunnerError(
-            f"driver and workers run different code. Driver: {ours}. Worker: {theirs}.\n"
-            "  Install the same version everywhere and restart Spark; the workers' Python is set by PYSPARK_PYTHON"
+            f"driver and workers run different code. Driver: {ours}, by {place()}. Worker: {theirs}, by {worker}",
+            fix=same_python(),
         )
+
+
+def same_python() -> Fix:
+    """How workers come to run what the driver runs."""
+    return Fix(
+        "workers.python",
+        "Install the driver's packages in the same versions on every host, and start Spark with that Python:"
+        f" PYSPARK_PYTHON={sys.executable}",
+    )
+
+
+def worker_trouble(text: str, spark: Any) -> RunnerError | None:
+    """What keeps workers from starting, of the text of a failed Spark job; None if it is something else."""
+    host = next(iter(re.findall(r"\(TID \d+\) \(([^ )]+) executor", text)), "a worker's host")
+    python = f"{spark.sparkContext.pythonExec} on {host}"
+    if found := re.search(r'Cannot run program "([^"\n]+)"[^\n]*?(?:error[=:] ?\d+,? ?\(?([^\n)]+)|$)', text, re.MULTILINE):
+        return RunnerError(
+            f"the workers' Python cannot be started: {found[1]} on {host}: {found[2] or 'no reason'}", fix=same_python()
+        )
+    if found := re.search(r"PYTHON_VERSION_MISMATCH\][^\n]*?: ([\d.]+) than that in driver: ([\d.]+)", text):
+        return RunnerError(
+            f"driver and workers run different Pythons. Driver: {found[2]}, by {place()}. Worker: {found[1]}, by {python}",
+            fix=same_python(),
+        )
+    if found := re.search(r"\b(ModuleNotFoundError|ImportError): ([^\n]+)", text):
+        return RunnerError(
+            f"the workers' Python cannot import what it needs: {python}: {found[0].rstrip(')')}", fix=same_python()
+        )
+    if found := re.search(r"Error from python worker:\s*([^\n]+)", text):
+        return RunnerError(f"the workers' Python ends when it is started: {python}: {found[1]}", fix=same_python())
+    return None
 
 
 def check_workers(spark: Any, tasks: int = 1) -> None:
@@ -100,14 +143,16 @@ def check_workers(spark: Any, tasks: int = 1) -> None:
 
     def who(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            yield pa.RecordBatch.from_arrays([pa.array([identity(by_content=by_content)])], ["who"])
+            found = [identity(by_content=by_content), place()]
+            yield pa.RecordBatch.from_arrays([pa.array([text]) for text in found], ["who", "place"])
 
     try:
-        found = spark.range(0, tasks, 1, tasks).mapInArrow(who, "who string").collect()
+        found = spark.range(0, tasks, 1, tasks).mapInArrow(who, "who string, place string").collect()
     except Exception as error:
-        raise RunnerError(f"workers of this Spark cannot run Penstock: {job_error(error)}") from None
-    for (theirs,) in found:
-        check_identity(ours, theirs)
+        trouble = worker_trouble(str(error), spark)
+        raise trouble or RunnerError(f"workers of this Spark cannot run Penstock: {job_error(error)}") from None
+    for theirs, worker in found:
+        check_identity(ours, theirs, worker)
 
 
 def job_error(error: BaseException) -> str:
