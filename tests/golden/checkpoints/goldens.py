@@ -32,10 +32,10 @@ def has_savepoint(commit: str, name: str) -> bool:
         return "savepoint/savepoint.json" in archive.getnames()
 
 
-def check(out: Path, expected: dict[str, Any], only: set[str] | None = None) -> None:
-    """What was committed under `out` is what is expected, of all folders or some."""
+def check(out: Path, expected: dict[str, Any]) -> None:
+    """What was committed under `out` is what is expected."""
     wrong = []
-    for folder in expected if only is None else sorted(only):
+    for folder in expected:
         wanted = expected[folder]
         found = standing(by_epoch(str(out / folder)), wanted["how"], wanted["keys"])
         names = sorted({name for row in wanted["rows"] for name in row})
