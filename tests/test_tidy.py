@@ -95,7 +95,8 @@ MAY_IMPORT = {
         "sinks",
     },
     "demo": {"api", "runners", "connectors", "expr", "eventtime", "sources", "sinks"},
-    "cli": {"api", "runners", "demo", "checkpoints", "eventtime"},
+    "restoreflags": {"runners"},
+    "cli": {"api", "runners", "restoreflags", "demo", "checkpoints", "eventtime"},
 }
 
 PURE_BANNED = {"time", "random", "threading", "asyncio", "socket", "os", "logging", "numpy", "pyarrow", "pyspark", "secrets"}

@@ -38,6 +38,7 @@ from rich.text import Text
 import penstock
 from penstock.api.pipeline import Pipeline
 from penstock.errors import ConfigError, JobError, PenstockError, PlanError, RestoreError, RunnerError
+from penstock.restoreflags import flags_text, restore_of
 from penstock.runners.conductor import Status
 from penstock.runners.control import attach, job_folder, newest_in, stored_text
 from penstock.runners.job import Job, graceful_interrupt
@@ -71,6 +72,8 @@ class Commands(typer.core.TyperGroup):
             Console(stderr=True, highlight=False, markup=False).print(
                 f"{type(error).__name__.strip('_')}: {error}", soft_wrap=True
             )
+            if flags := flags_text(error.fix):
+                typer.echo(f"  On the command line: {flags}", err=True)
             raise typer.Exit(2 if isinstance(error, USAGE) else 1) from None
 
 
@@ -125,13 +128,24 @@ def run_command(
     restore: Annotated[
         str, typer.Option(metavar="PATH|none|latest", help="A savepoint to start from; none: start empty.")
     ] = "latest",
+    rename: Annotated[
+        list[str] | None, typer.Option(metavar="OLD=NEW", help="A step, source or step.state that has another name now.")
+    ] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A step, source or step.state that may be forgotten.")
+    ] = None,
+    start_over_time: Annotated[
+        bool, typer.Option("--start-over-time", help="Begin event time anew, and keep the state.")
+    ] = False,
 ) -> None:
     """Run a pipeline until its input ends, or Ctrl-C stops it after one more snapshot.
 
     With --storage the pipeline of that name goes on where it was; without, it starts empty and leaves nothing behind.
     """
     pipeline = load(file, settings or [])
-    job = make_runner(runner, ctx.params).start(pipeline, restore=restore)
+    job = make_runner(runner, ctx.params).start(
+        pipeline, restore=restore_of(restore, rename or [], drop or [], start_over_time=start_over_time)
+    )
     follow(job)
     status = job.status()
     more = " Start it again to go on." if status.state in ("stopped", "cancelled") and job.conductor.options.storage else ""

@@ -58,6 +58,10 @@ def state_path(term: int, attempt: int, epoch: int, uid: str) -> str:
     return f"state/{term:08d}-{attempt:04d}-{epoch:010d}-{uid}.arrow"
 
 
+def _settled_path(manifest: Manifest) -> str:
+    return f"settled/{manifest.lineage}-{manifest.term:08d}-{manifest.epoch:010d}.json"
+
+
 class Repository:
     """The checkpoints of one pipeline in its own folder `store`, of which the `keep` newest stay."""
 
@@ -87,8 +91,24 @@ class Repository:
         return claim
 
     def newest(self) -> Manifest | None:
-        """The checkpoint to go on from."""
-        return self._retained[-1].manifest if self._retained else None
+        """The checkpoint to go on from. What it lists as pending was committed if the job that stopped there said so."""
+        if not self._retained:
+            return None
+        manifest = self._retained[-1].manifest
+        settled = manifest.pending and self.store.read(_settled_path(manifest)) is not None
+        return replace(manifest, pending=()) if settled else manifest
+
+    def mark_settled(self) -> None:
+        """Note that all output of the newest checkpoint is committed: no later one will say it, since the job has stopped.
+
+        Without the note the next start commits it once more, which does no harm; but it could not do without the sink.
+        """
+        path = _settled_path(self._retained[-1].manifest) if self._retained else None
+        if path is not None and self._retained[-1].manifest.pending:
+            self.store.create(path, b"{}")
+        for old in self.store.list("settled"):
+            if old != path:
+                self.store.delete(old)
 
     def publish(self, manifest: Manifest) -> None:
         """Publish a checkpoint: when this returns, its epoch may be committed.

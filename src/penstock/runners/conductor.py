@@ -74,7 +74,14 @@ class Attempts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """How to start from a savepoint: `pen.Restore(path, rename={"old": "new"}, drop=["gone"])`."""
+    """What to start from, by a pipeline that has changed: `pen.Restore("latest", rename={"old": "new"}, drop=["gone"])`.
+
+    Args:
+        path: the folder of a savepoint, or "latest" for the newest checkpoint of the job.
+        rename: old name to new, of steps, of sources, and of states as "step.state".
+        drop: what is to be forgotten, by the same names.
+        start_over_time: event time begins anew; with it, a job that had finished can go on.
+    """
 
     path: str | Path
     rename: dict[str, str] | None = None
@@ -151,6 +158,7 @@ class Conductor:
         self.booted = False
         self.halted = threading.Event()
         self._restore = restore
+        self._began = 0  # the epoch that the job began from
         self._epoch_timeout = epoch_timeout
         self._interval = options.snapshot_every if interval is None else interval
         self._make_attempts = make_attempts
@@ -160,7 +168,7 @@ class Conductor:
         self._receivers: list[Receiver] = []
         self._savepoints: dict[str, tuple[Path, queue.SimpleQueue[Any]]] = {}
         self._reboot = False
-        self._refusal: str | None = None  # why a finished job cannot go on, said once its last output is committed
+        self._refusal: Refuse | None = None  # why a finished job cannot go on, said once its last output is committed
         self._shown = False  # whether a sink showed something it had not shown before
         self._commits: Commits | None = None
         self._lock: Lock | None = None
@@ -238,7 +246,7 @@ class Conductor:
             concluded = self.outcome is None or self.outcome.outcome is c.Outcome.FINISHED
             if self._refusal is not None and concluded and not self._shown and not self.cancelled:
                 self.outcome = None
-                raise RestoreError(self._refusal)  # all had been committed: there was nothing to conclude
+                raise self._refusal.error()  # all had been committed: there was nothing to conclude
         except Crash as crash:
             self.error = crash
         except BaseException as error:
@@ -302,17 +310,18 @@ class Conductor:
             self._attempts = self._make_attempts(self)
 
     def _decide(self, repository: Repository) -> tuple[list[c.Pending], int]:
-        request, savepoint, source, options = "latest", None, None, Restore("")
-        if self._restore == "none":
-            request = "none"
-        elif self._restore != "latest":
-            options = self._restore if isinstance(self._restore, Restore) else Restore(self._restore)
+        options = self._restore if isinstance(self._restore, Restore) else Restore(self._restore)
+        newest = repository.newest()
+        if self._published_since(newest):
+            options = Restore("latest")  # a reboot goes on from what was published since
+        request, savepoint, source = str(options.path), None, None
+        if request not in ("latest", "none"):
             request = "savepoint"
             savepoint, source = open_savepoint(options.path)
         decision = decide_restore(
             RestoreFacts(
                 pipeline=pipeline_facts(self.plan),
-                newest=repository.newest(),
+                newest=newest,
                 new_lineage=self.world.fresh_id(),
                 request=request,
                 savepoint=savepoint,
@@ -322,11 +331,11 @@ class Conductor:
                 start_over_time=options.start_over_time,
             )
         )
-        self._restore = "latest"  # a reboot goes on from what was published since
         match decision:
-            case Refuse(message):
-                raise RestoreError(message)
+            case Refuse():
+                raise decision.error()
             case Resume(manifest):
+                self._began = manifest.epoch
                 self.lineage, self.parent, self.start, self.manifest = (
                     manifest.lineage,
                     manifest.parent,
@@ -339,14 +348,19 @@ class Conductor:
                 return pending_of(manifest), manifest.epoch
             case StartEmpty(lineage, settle):
                 self._settle(settle)
-                self.lineage, self.start = lineage, StartPoint()
+                self._began, self.lineage, self.start = 0, lineage, StartPoint()
                 return [], 0
             case ForkFrom(manifest, lineage, parent, settle):
                 assert source is not None
                 self._settle(settle)
                 adopted = repository.adopt(manifest, source, 0)
+                self._began = adopted.epoch
                 self.lineage, self.parent, self.start = lineage, parent, start_from(adopted)
                 return [], adopted.epoch
+
+    def _published_since(self, newest: Manifest | None) -> bool:
+        """Whether a checkpoint is newer than what this job began from."""
+        return newest is not None and newest.lineage == self.lineage and newest.epoch > self._began
 
     def _settle(self, manifest: Manifest | None) -> None:
         """Commit what another lineage published and did not confirm: it was promised."""
@@ -581,6 +595,8 @@ class Conductor:
                 if self.outcome is not None and self.outcome.outcome in (c.Outcome.FINISHED, c.Outcome.STOPPED):
                     # Only right after a publish of our own: names of staged rows do not tell ours from a successor's.
                     self._sweep_sinks(self._core.pending if self._core else ())
+                    if self._core is not None and not self._core.pending:
+                        self._repository.mark_settled()
         if self._temporary and not isinstance(self.error, HeldError):
             shutil.rmtree(self.job_dir, ignore_errors=True)
 
