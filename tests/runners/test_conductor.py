@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import penstock as pen
 from penstock import sinks, sources
+from penstock.connectors.connector import SinkContext
+from penstock.errors import CorruptError
 from penstock.runners.conductor import Conductor
+
+SCHEMA = pa.schema([("n", pa.int64())])
 
 
 def numbers() -> pen.Pipeline:
@@ -34,3 +40,21 @@ def test_what_made_a_job_fail_is_told_rather_than_what_went_wrong_when_it_was_cl
     assert job.conductor.halted.wait(30)
     with pytest.raises(pen.JobError, match="cannot process a row"):
         job.wait()
+
+
+def test_a_sink_that_cannot_show_what_it_has_gathered_ends_the_job_with_that_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gathered = sinks.files(tmp_path / "out", roll=100)
+
+    def close(self: Any) -> None:
+        raise CorruptError("a gathered part is not what was prepared")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(gathered.committer(SinkContext("out", "l", "u", tmp_path, SCHEMA))), "close", close)
+        job = (
+            pen.Pipeline("gathers").read(sources.memory([{"n": 1}])).write(gathered).start(pen.Local(storage=tmp_path / "store"))
+        )
+        with pytest.raises(CorruptError, match="gathered part"):
+            job.wait()
+    assert not list(tmp_path.glob("out/epoch=*"))

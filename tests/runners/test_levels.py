@@ -23,6 +23,7 @@ from penstock.runners.spark import epochtask, frames
 from penstock.runners.spark.levels import Level
 from penstock.runners.spark.mail import SCHEMA
 from penstock.runners.spark.orders import EpochOrder, Facts, Report, SplitOrder
+from penstock.runners.spark.sign import Sign
 
 TASKS = 3
 
@@ -46,7 +47,9 @@ def two_levels(rows: int = 300) -> pen.Pipeline:
 def run(pipeline: pen.Pipeline, job_dir: Path, *, tamper: Tamper = lambda rows: rows, rows_max: int = 10_000) -> list[Report]:
     """The reports of epoch 1; `tamper` changes what travels between the first two levels."""
     plan = pipeline.plan()
-    facts = SimpleNamespace(value=("token" + str(job_dir), pickle.dumps(Facts(plan, TASKS, Stamp("line", 1, 1), job_dir))))
+    sign = Sign(job_dir, Stamp("line", 1, 1), "word", False)
+    sign.put_up()
+    facts = SimpleNamespace(value=("token" + str(job_dir), pickle.dumps(Facts(plan, TASKS, sign.stamp, job_dir, sign))))
     start = StartPoint()
     splits = [[SplitOrder(s, 0, Began(0, None)) for op in plan.reads for s in start.assigned(op, i, TASKS)] for i in range(TASKS)]
     order = EpochOrder(1, 0, False, rows_max, None, start.restored, splits)

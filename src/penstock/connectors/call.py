@@ -54,6 +54,8 @@ def call(function: Callable[[], Any], *, schema: Any, name: str | None = None) -
 
 
 class _CallReader(Reader):
+    prompt = True
+
     def __init__(self, source: Call, columns: tuple[str, ...]) -> None:
         self._source, self._columns = source, list(columns)
 

@@ -62,13 +62,13 @@ class Chunk:
     ended: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Began:
-    """When and where an attempt began with a split, for readers that are opened anew in every epoch; times in microseconds
+    """When and where an attempt began with a split, for readers that may be opened anew in every epoch; times in microseconds
     since 1970.
 
     A source whose rows become due as time passes counts from there. `now_us` is the time of the epoch, which stands still while
-    it is read; None: the clock's.
+    it is read; None: the clock's. A reader that stays open looks here in each epoch: it is set anew.
     """
 
     at_us: int
@@ -104,7 +104,13 @@ class SourceContext:
 
 
 class Reader(abc.ABC):
-    """The rows of one split after a position."""
+    """The rows of one split after a position.
+
+    A reader that must wait for an outside system does so in a thread of its own, and says None meanwhile. Where tasks live for an
+    epoch only, it is given some time, and stays open for the next one.
+    """
+
+    prompt: bool = False  # whether the first poll has whatever there is: such readers are opened anew in each epoch
 
     @abc.abstractmethod
     def poll(self, rows_max: int) -> Chunk | None:

@@ -210,6 +210,8 @@ def _schema_found(folder: str, pattern: str, text: str) -> pa.Schema:
 class _Lane(Reader):
     """Reads a lane's files one after the other."""
 
+    prompt = True
+
     def __init__(self, source: Files, lane: int, position: Json, context: SourceContext) -> None:
         self.source = source
         self.lane = lane

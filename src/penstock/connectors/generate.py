@@ -90,6 +90,8 @@ def generate(
 
 
 class _GenerateReader(Reader):
+    prompt = True
+
     def __init__(self, source: Generate, lane: int, position: int, context: SourceContext) -> None:
         self.source = source
         self.lane = lane

@@ -136,6 +136,8 @@ def _inferred(rows: list[Any]) -> pa.Table:
 
 
 class _MemoryReader(Reader):
+    prompt = True
+
     def __init__(self, rows: pa.Table, position: int, columns: tuple[str, ...], batch: int) -> None:
         # A table without columns forgets how many rows it has, so one column stays until the end.
         self.rows = rows.select(list(columns or rows.column_names[:1]))

@@ -206,6 +206,8 @@ def _connect(source: Socket, stopping: threading.Event) -> net.socket | None:
 class _JournalLines(Reader):
     """Rows from the journal, wherever the receiver is."""
 
+    prompt = True
+
     def __init__(self, folder: Path, position: Json, columns: tuple[str, ...]) -> None:
         self._columns = columns
         self._journal = journals.JournalReader(folder, position)

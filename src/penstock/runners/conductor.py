@@ -584,12 +584,13 @@ class Conductor:
         if isinstance(self.error, Crash):
             return
         self._end_commits()
-        for closing in [*(r.stop for r in self._receivers), *(k.close for k in self._committers.values())]:
+        for receiver in self._receivers:
             with contextlib.suppress(Exception):
-                closing()
+                receiver.stop()
+        hidden = self._close_committers()
         if self._attempts is not None:
             self._attempts.close()
-        if self._repository is not None and self.error is None and not self.cancelled:
+        if self._repository is not None and self.error is None and hidden is None and not self.cancelled:
             with contextlib.suppress(PenstockError, OSError):
                 self._repository.sweep_all()
                 if self.outcome is not None and self.outcome.outcome in (c.Outcome.FINISHED, c.Outcome.STOPPED):
@@ -599,6 +600,20 @@ class Conductor:
                         self._repository.mark_settled()
         if self._temporary and not isinstance(self.error, HeldError):
             shutil.rmtree(self.job_dir, ignore_errors=True)
+        if hidden is not None:
+            raise hidden
+
+    def _close_committers(self) -> PenstockError | OSError | None:
+        """Let sinks show what they have gathered; why one of them could not."""
+        hidden: PenstockError | OSError | None = None
+        for name, committer in self._committers.items():
+            try:
+                committer.close()
+            except (PenstockError, OSError) as error:
+                hidden = hidden or error
+            except Exception as error:
+                log.warning("sink %s could not be closed: %s: %s", name, type(error).__name__, error)
+        return hidden
 
 
 def pending_of(manifest: Manifest) -> list[c.Pending]:

@@ -46,6 +46,7 @@ from penstock.runners.spark.session import (
     wait_for_slots,
 )
 from penstock.runners.spark.ship import job_error, ship, worker_trouble
+from penstock.runners.spark.sign import Sign
 
 log = logging.getLogger("penstock")
 
@@ -122,6 +123,7 @@ class ContinuousAttempts:
         self._conductor, self._spark = conductor, spark
         self._server: ControlServer | None = None
         self._job: threading.Thread | None = None
+        self._sign: Sign | None = None
         self._group = ""
         self._read: dict[int, dict[int, int]] = {}  # epoch -> worker -> rows read before it
         self._published: dict[int, int] = {}  # the same, of the newest checkpoint
@@ -134,6 +136,8 @@ class ContinuousAttempts:
         self._read, self._published = {}, {}
         credentials = Credentials(secrets.token_hex(32), stamp)
         server = ControlServer(credentials, conductor.parallelism, ship(self._spark), post=self._post, hear=self._hear)
+        sign = Sign(conductor.job_dir, stamp, conductor.world.fresh_id(), conductor.options.storage is not None)
+        sign.put_up()
         spec = WorkerSpec(
             plan=conductor.plan,
             parallelism=conductor.parallelism,
@@ -141,6 +145,7 @@ class ContinuousAttempts:
             job_dir=conductor.job_dir,
             driver=server.address,
             credentials=credentials,
+            sign=sign,
             by_content=not is_local(self._spark),
             channel_bytes=int(os.environ.get("PENSTOCK_CHANNEL_BYTES", CHANNEL_BYTES)),
             latency=conductor.options.latency,
@@ -151,7 +156,7 @@ class ContinuousAttempts:
             time_file=faults.time_file(),
         )
         self._group = f"penstock-{conductor.plan.name}-{stamp.term}-{stamp.attempt}-{secrets.token_hex(4)}"
-        self._server = server
+        self._server, self._sign = server, sign
         server.start()
         self._job = InheritableThread(target=self._run_job, args=(server, spec, self._group))
         self._job.daemon = True
@@ -179,7 +184,9 @@ class ContinuousAttempts:
                 max(0, beat["read"] - self._published.get(worker, 0)) for worker, beat in server.beats.items()
             )
         server.close()
-        self._server = self._job = None
+        if self._sign is not None:
+            self._sign.take_down()
+        self._server = self._job = self._sign = None
 
     @property
     def server(self) -> ControlServer | None:

@@ -49,6 +49,7 @@ from penstock.runners.memory import keep_memory
 from penstock.runners.queues import Outlet, Queue
 from penstock.runners.reading import JOIN_S
 from penstock.runners.spark.ship import identity, place
+from penstock.runners.spark.sign import Sign
 from penstock.runtime.assemble import Site
 from penstock.runtime.task import Task
 from penstock.runtime.wiring import task_name
@@ -79,6 +80,7 @@ class WorkerSpec:
     job_dir: Path
     driver: tuple[str, int]
     credentials: Credentials
+    sign: Sign
     by_content: bool  # how identities are compared
     channel_bytes: int
     latency: int  # microseconds
@@ -154,6 +156,7 @@ class Worker:
         """Start, work, and tell the driver what went wrong if something does."""
         try:
             faults.reach("restore.before", self.spec.start.epoch)
+            self.spec.sign.check()
             peers = self._await_peers()
             if peers is None:
                 return

@@ -39,6 +39,7 @@ from penstock.runners.spark import session as sessions
 from penstock.runners.spark.levels import run_epoch
 from penstock.runners.spark.orders import EpochOrder, Facts, Report, SplitOrder
 from penstock.runners.spark.ship import check_workers, job_error
+from penstock.runners.spark.sign import Sign
 from penstock.runtime.wiring import below, task_name
 
 __all__ = ["EPOCH_TIMEOUT", "Budget", "EpochAttempts", "Feed", "own_session", "parallelism_of", "quiet_session", "task_rows"]
@@ -47,6 +48,11 @@ log = logging.getLogger("penstock")
 
 EPOCH_TIMEOUT = 600_000_000
 """Spark notices lost processes itself; this is for jobs that hang."""
+
+BATCH_WAIT_US = 1_000_000
+"""For a reader that has nothing when all there is now shall be read."""
+WAIT_LEAST_US, WAIT_MOST_US = 100_000, 10_000_000
+"""For a reader that has just been opened, of a split that is known to have rows."""
 
 Serve = Callable[[Any], bool]
 
@@ -104,7 +110,8 @@ class Probes:
         self._job_dir = conductor.job_dir
         self._ops = {op.name: op for op in conductor.plan.reads}
         self._open: dict[tuple[str, str], tuple[Any, Reader]] = {}
-        self._full: set[tuple[str, str]] = set()  # known to have rows
+        self._opened_at: dict[tuple[str, str], float] = {}
+        self._full: dict[tuple[str, str], int] = {}  # known to have rows, and how long that took, in µs
 
     def has_rows(self, split: SplitAssigned, began: Began) -> bool:
         """Whether a reader would get something now."""
@@ -116,15 +123,21 @@ class Probes:
             context = SourceContext(op.name, self._job_dir, op.columns, began, op.bounds)
             reader = op.node.source.open(split.split, split.position, context)
             self._open[key] = (split.position, reader)
+            self._opened_at[key] = time.monotonic()
         reader = self._open[key][1]
         # Readers may answer "perhaps" with yes; polling settles it. What is polled here is read again by a task.
         if key not in self._full and reader.backlog() and reader.poll(1) is not None:
-            self._full.add(key)
+            self._full[key] = int((time.monotonic() - self._opened_at[key]) * 1e6)
         return key in self._full
+
+    def wait_us(self, key: tuple[str, str]) -> int:
+        """How long a task shall wait for a reader of a split that is known to have rows: longer than it took here."""
+        took = self._full.get(key)
+        return 0 if took is None else min(2 * took + WAIT_LEAST_US, WAIT_MOST_US)
 
     def forget(self, key: tuple[str, str]) -> None:
         """The split is somewhere else now."""
-        self._full.discard(key)
+        self._full.pop(key, None)
         if key in self._open:
             self._open.pop(key)[1].close()
 
@@ -322,6 +335,7 @@ class EpochAttempts:
         self._every, self._drained, self._keep_open = every, drained, keep_open
         self._attempt: Attempt | None = None
         self._broadcast: Any = None
+        self._sign: Sign | None = None
         self._probes = Probes(conductor)
         self._look_at = 0.0
         check_hosts(spark, conductor)
@@ -333,7 +347,10 @@ class EpochAttempts:
 
         conductor = self._conductor
         reach("restore.before", start.epoch)
-        facts = Facts(conductor.plan, conductor.parallelism, stamp, conductor.job_dir)
+        given = conductor.options.storage is not None
+        self._sign = Sign(conductor.job_dir, stamp, conductor.world.fresh_id(), given)
+        self._sign.put_up()
+        facts = Facts(conductor.plan, conductor.parallelism, stamp, conductor.job_dir, self._sign)
         self._broadcast = self._spark.sparkContext.broadcast((conductor.world.fresh_id(), CloudPickleSerializer().dumps(facts)))
         attempt = Attempt(conductor, stamp, start, self._make_feed(stamp), self._budget, self._broadcast, self._drained)
         attempt.more = holds_rows_in_flight(conductor.plan, start)
@@ -350,6 +367,9 @@ class EpochAttempts:
         if self._attempt is not None:
             self._attempt.end()
             self._attempt = None
+        if self._sign is not None:
+            self._sign.take_down()
+            self._sign = None
         if self._broadcast is not None:
             try:
                 self._broadcast.destroy()
@@ -363,11 +383,19 @@ class EpochAttempts:
         assert attempt is not None, f"epoch {epoch} without an attempt"
         budget, now = attempt.budget, self._conductor.clock()
         attempt.due_at = now + self._every
-        restored, splits = attempt.start.restored, attempt.splits()
+        restored, splits = attempt.start.restored, [[self._expected(split) for split in splits] for splits in attempt.splits()]
         rows, limit = budget.rows, budget.read_us_max
         slowest = attempt.slowest() if self._drained is None else None  # who reads all there is does not wait
-        order = EpochOrder(epoch, now, finish, rows, limit, restored, splits, self._keep_open, time_of_day(now), slowest)
+        drains = self._drained is not None
+        order = EpochOrder(epoch, now, finish, rows, limit, restored, splits, self._keep_open, time_of_day(now), slowest, drains)
         attempt.order(order)
+
+    def _expected(self, split: SplitOrder) -> SplitOrder:
+        """With how long the task may wait for its rows."""
+        if self._drained is None:
+            return replace(split, wait_us=self._probes.wait_us(split.key))
+        # There was no look: what a split has now is what it has within this time.
+        return replace(split, wait_us=BATCH_WAIT_US)
 
     def tell(self, stamp: Stamp, event: Completed | Aborted) -> None:
         """Go on from the new checkpoint, or once more from the old one."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.checkpoints.storage import Store as FileStore
 from penstock.checkpoints.storage import open_store
-from penstock.connectors.connector import Reader, SourceContext
+from penstock.connectors.connector import Began, Json, Reader, SourceContext
 from penstock.errors import DecodeError
 from penstock.plan.logical import Read as ReadNode
 from penstock.plan.physical import Stage
@@ -48,6 +48,7 @@ from penstock.runners.local import store_states
 from penstock.runners.loop import ROWS_MAX
 from penstock.runners.reading import JOIN_S, Gatherer
 from penstock.runners.spark import frames
+from penstock.runners.spark.kept import KEPT
 from penstock.runners.spark.mail import REPORTS, Inbox, Outbox, Outlet, channel_of
 from penstock.runners.spark.orders import EpochOrder, Facts, Report, SplitOrder
 from penstock.runners.world import random_id
@@ -60,6 +61,8 @@ __all__ = ["EpochTask"]
 
 READ_BYTES_MAX = 1 << 30  # decoded rows of one task in one epoch: sinks may hold what they write until it ends
 SENT_BYTES_MAX = 256 << 20  # and of what it sends on: deeper levels hold an epoch's input in memory
+
+LATE_S = 0.005  # between two looks at readers that are waited for
 
 _stores: dict[Path, FileStore] = {}
 
@@ -77,9 +80,13 @@ class OpenSplit:
 
     order: SplitOrder
     reader: Reader
+    began: Began
     gatherer: Gatherer
+    position: Json  # behind what was read
+    late_at: float  # until then a first answer is waited for
     active: bool = False
     ended: bool = False
+    over: bool = False  # it said that it has ended, whether or not that counts
     group: str | None = None  # whose pace it keeps
     drift: int = 0
 
@@ -120,8 +127,10 @@ class EpochTask:
         while self._task.calling:  # until then the barrier waits
             yield from self._tell(CallsDone(self._calls.wait()))
 
+        self._keep_readers()
+
     def close(self) -> None:
-        """Let go of readers and writers."""
+        """Let go of readers that are not kept, and of writers."""
         for split in self._splits:
             split.reader.close()
         self._calls.close()
@@ -196,19 +205,26 @@ class EpochTask:
                 op = mine[split.assigned.source]
                 assert isinstance(op.node, ReadNode)
                 if not split.assigned.ended:
-                    began = replace(split.began, now_us=order.now)
-                    context = SourceContext(op.name, self._facts.job_dir, op.columns, began, op.bounds)
-                    with self._within[op.name]:
-                        reader = op.node.source.open(split.assigned.split, split.assigned.position, context)
-                    self._splits.append(self._open(split, reader))
+                    kept = KEPT.take(self._facts.stamp, *split.key, split.assigned.position)
+                    if kept is None:
+                        began = replace(split.began, now_us=order.now)
+                        context = SourceContext(op.name, self._facts.job_dir, op.columns, began, op.bounds)
+                        with self._within[op.name]:
+                            reader = op.node.source.open(split.assigned.split, split.assigned.position, context)
+                    else:
+                        reader, began = kept
+                        began.now_us = order.now
+                    self._splits.append(self._open(split, reader, began))
             yield from self._poll_all()
             if all(split.ended for split in self._splits) and self._bounded(orders) and not order.keep_open:
                 yield from self._tell(SourcesEnded())
         yield from self._tell(Trigger(order.epoch, order.finish))
 
-    def _open(self, order: SplitOrder, reader: Reader) -> OpenSplit:
+    def _open(self, order: SplitOrder, reader: Reader, began: Began) -> OpenSplit:
         clock = self._task.clock_of(order.assigned.source)
-        split = OpenSplit(order, reader, Gatherer(reader, JOIN_S if self._task.joins(order.assigned.source) else 0.0))
+        gatherer = Gatherer(reader, JOIN_S if self._task.joins(order.assigned.source) else 0.0)
+        late_at = 0.0 if reader.prompt else time.monotonic() + order.wait_us / 1e6
+        split = OpenSplit(order, reader, began, gatherer, order.assigned.position, late_at)
         if clock is not None and clock.align is not None and self._order.slowest is not None:
             assert clock.drift is not None, "the plan asks for both"
             split.group, split.drift = clock.align, clock.drift
@@ -235,18 +251,27 @@ class EpochTask:
         return all(op.name in having or op.node.source.bounded for op in self._task.stage.sources)  # type: ignore[attr-defined]
 
     def _poll_all(self) -> Iterator[pa.RecordBatch]:
-        """Read the splits in turn until they have nothing now, are too far ahead of others, or the budget is used up."""
+        """Read the splits in turn until they have nothing now, are too far ahead of others, or the budget is used up.
+
+        Those that are expected to have rows and have none yet (`late`) are waited for, when there is nothing else to read.
+        """
         order = self._order
         until = None if order.read_us_max is None else time.monotonic() + order.read_us_max / 1e6
         turns, before = deque(self._splits), self._outbox.sent
         nbytes = waiting = 0  # `waiting`: for others, that many at the end of `turns`
+        late: list[OpenSplit] = []
         while (
-            len(turns) > waiting
+            (len(turns) > waiting or late)
             and self._rows < order.rows_max
             and nbytes < READ_BYTES_MAX
             and self._outbox.sent - before < SENT_BYTES_MAX
             and (until is None or time.monotonic() < until)
         ):
+            if len(turns) == waiting:
+                time.sleep(LATE_S)
+                until = None if until is None else until + LATE_S  # it is reading that takes no longer
+                turns.extendleft(late)
+                late = []
             split = turns.popleft()
             if self._waits(split):
                 turns.append(split)
@@ -256,6 +281,8 @@ class EpochTask:
             with self._within[split.order.assigned.source]:
                 chunk = split.gatherer.read(min(rows_max, order.rows_max - self._rows))
             if chunk is None or (chunk.batch is None and not chunk.bad and not chunk.ended):
+                if not split.active and time.monotonic() < split.late_at:
+                    late.append(split)
                 continue
             reach("source.read", order.epoch)
             source, name = split.order.assigned.source, split.order.assigned.split
@@ -263,6 +290,7 @@ class EpochTask:
             self._rows += (chunk.batch.num_rows if chunk.batch is not None else 0) + len(chunk.bad)
             nbytes += chunk.batch.nbytes if chunk.batch is not None else 0
             yield from self._tell_rows(Read(source, name, chunk.batch, chunk.position, chunk.bad))
+            split.position, split.over = chunk.position, chunk.ended
             waiting = 0  # whoever waits may have waited for this
             if chunk.ended and order.keep_open:
                 continue
@@ -273,12 +301,30 @@ class EpochTask:
                 turns.append(split)
             self._keep_pace(split)
         # Those that wait cause no epoch: whoever they wait for does, by its rows or by becoming idle.
-        self._more = len(turns) > waiting
+        owed = order.drains and not order.keep_open and any(self._is_owed(split) for split in self._splits)
+        self._more = len(turns) > waiting or owed
         for split in turns:
             split.active = True  # who was not asked is not silent
         for split in self._splits:
             if not split.active and not split.ended:
                 yield from self._rest(split)
+
+    def _is_owed(self, split: OpenSplit) -> bool:
+        """Whether a split will have rows, though it had none in time: its source ends, and it has not."""
+        op = next(op for op in self._task.stage.sources if op.name == split.order.assigned.source)
+        assert isinstance(op.node, ReadNode)
+        return op.node.source.bounded and not split.reader.prompt and not split.over
+
+    def _keep_readers(self) -> None:
+        """The epoch went well: readers that may have asked for more wait for the next one."""
+        facts = self._facts
+        closing = []
+        for split in self._splits:
+            if split.reader.prompt or split.over:
+                closing.append(split)
+            else:
+                KEPT.keep(facts.stamp, *split.order.key, split.position, split.reader, split.began, facts.sign.is_up)
+        self._splits = closing
 
     def _rest(self, split: OpenSplit) -> Iterator[pa.RecordBatch]:
         """A split that has been silent for long enough holds back nobody."""

@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import RowError
+from penstock.errors import RowError, RunnerError
 from penstock.plan.physical import Stage
 from penstock.runners.memory import keep_memory
 from penstock.runners.spark import frames
@@ -103,6 +103,7 @@ class Level:
     def _run(self, facts: Facts, stage: Stage, index: int, inbox: Inbox, outbox: Outbox) -> Iterator[pa.RecordBatch]:
         seat: EpochTask | None = None
         try:
+            facts.sign.check_once()
             seat = EpochTask(facts, self._order, stage, index, outbox)
             yield from seat.play(inbox)
         except Exception as error:
@@ -110,7 +111,7 @@ class Level:
                 task_name(stage.id, index),
                 "failed",
                 error=describe(error),
-                fatal=isinstance(error, RowError),
+                fatal=isinstance(error, RowError | RunnerError),
                 trace=traceback.format_exc(),
             )
             for target in range(facts.parallelism):

@@ -11,6 +11,7 @@ from penstock.connectors.connector import Began
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.messages import SplitAssigned, Stamp, TaskAck
 from penstock.runners import align
+from penstock.runners.spark.sign import Sign
 from penstock.runtime.assemble import Restored
 
 __all__ = ["EpochOrder", "Facts", "Report", "SplitOrder"]
@@ -24,6 +25,7 @@ class Facts:
     parallelism: int
     stamp: Stamp
     job_dir: Path
+    sign: Sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class SplitOrder:
     assigned: SplitAssigned
     active_at: int
     began: Began
+    wait_us: int = 0  # how long a reader is waited for that has nothing yet
 
     @property
     def key(self) -> tuple[str, str]:
@@ -54,6 +57,7 @@ class EpochOrder:
     keep_open: bool = False  # splits that say they have ended have only nothing more now
     time_of_day: int | None = None  # what operators are told, if a test says so
     slowest: Mapping[str, align.Slowest] | None = None  # of each source task, at the last checkpoint; None: splits do not wait
+    drains: bool = False  # whether everything there is shall be read, and so a source that ends until it has
 
 
 @dataclass(frozen=True, slots=True)
