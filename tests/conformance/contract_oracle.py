@@ -7,6 +7,7 @@ from typing import Any
 
 from conformance import data
 from conformance.oracle import Inputs, Rows, committed, grouped, micros, once, same, total
+from unplaced import unplaced
 
 QUIET_US, NEAR_US = 900_000, 1_500_000
 
@@ -34,7 +35,7 @@ def check(inputs: Inputs, out: str) -> None:
     rules = data.everything(inputs["rules"])
     ruled = {(k,): (len(rows), len({r["k"] for r in rules}), total(rules)) for k, rows in good.items()}
     same(once(committed(f"{out}/ruled"), ("k",), ("seen", "rules", "total"), "ruled"), ruled, "ruled")
-    letters = Counter(r["error"] for r in committed(f"{out}/dead"))
+    letters = Counter(unplaced(r["error"]) for r in committed(f"{out}/dead"))
     expected = [f"ValueError: not {r['id']}" for r in events if fails(r)]
     expected += [f"on_timer: ValueError: not {k}" for k, rows in good.items() if any(r["small"] == 1 and r["flag"] for r in rows)]
     same(dict(letters), dict(Counter(expected)), "dead letters")

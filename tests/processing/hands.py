@@ -10,6 +10,7 @@ import pyarrow as pa
 import penstock as pen
 from penstock.protocol.messages import TimeReached
 from runtime.rig import Collect, Cut, Hand, Rig, table
+from unplaced import unplaced
 
 S = 1_000_000
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
@@ -89,6 +90,6 @@ class Feed:
 
     def dead(self) -> list[str]:
         """Errors of dead letters since the last look."""
-        errors = [row["error"] for row in self.sinks["dead"].rows]
+        errors = [unplaced(row["error"]) for row in self.sinks["dead"].rows]
         self.sinks["dead"].rows.clear()
         return errors

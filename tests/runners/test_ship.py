@@ -56,7 +56,7 @@ def test_what_was_wrong_is_found_in_pages_of_text() -> None:
 
 
 LOST = "Job aborted due to stage failure: Lost task 0.0 in stage 0.0 (TID 0) (node7 executor 3): "
-SPARK = SimpleNamespace(sparkContext=SimpleNamespace(pythonExec="python3.9"))
+SPARK = SimpleNamespace(sparkContext=SimpleNamespace(pythonExec="python3.9", master="spark://a:7077"))
 
 
 @pytest.mark.parametrize(

@@ -129,13 +129,14 @@ def _as_a_whole(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
             f"has the same name. It has {_list(kept)}; this pipeline has {_list([*steps, *pipeline.sources])}",
             Fix("restore.other-pipeline", f"Give the folder of a savepoint of {pipeline.name!r}"),
         )
-    if manifest.finished and not facts.start_over_time:
+    if manifest.finished and pipeline.closes and not facts.start_over_time:
         yield Refuse(
             f"{found} is finished: its input had ended and all windows were closed, so event time is at its "
             "end and every further row would be late",
             Fix(
                 "restore.finished",
-                "Keep the state and begin event time anew, or start empty and write to another place. "
+                "Keep the state and begin event time anew, or start empty and write to another place; run with finish=False, "
+                "which closes no window, it can go on whenever there is more. "
                 f'Write: restore={call(facts, start_over_time=True)}, or restore="none"',
             ),
         )

@@ -31,6 +31,7 @@ class PipelineFacts:
     sources: Mapping[str, str] = field(default_factory=dict)
     sinks: Mapping[str, str] = field(default_factory=dict)
     edges: Mapping[tuple[str, int], Columns] = field(default_factory=dict)  # (keyed step, input) -> what comes in
+    closes: bool = True  # whether its end closes anything (windows, timers); otherwise it may be run again after it finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ answers with one of five decisions, and the runner carries it out. Each refusal 
    the hash must be the same.
 5. Rows in flight are rows of the steps they were on their way to: those must still be there and take the same columns.
 6. A finished checkpoint is at the end of event time, so every further row would be late: refused, unless
-   event time starts over. One whose commits are unconfirmed is **Concluded**: they are committed, and that is all.
+   event time starts over, or the pipeline knows no time and has nothing that its end closes. One whose commits are
+   unconfirmed is **Concluded**: they are committed, and that is all.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def decide_restore(facts: RestoreFacts) -> Decision:
     if promised is not None:
         for refusal in unsettled(promised, facts):
             return refusal
-    if promised is not None and promised.finished and facts.request == "latest" and not facts.start_over_time:
+    over = facts.start_over_time or not facts.pipeline.closes
+    if promised is not None and promised.finished and facts.request == "latest" and not over:
         return Conclude(promised, next(differences(promised, facts)))
     chosen = facts.savepoint if facts.request == "savepoint" else facts.newest
     if facts.request == "none" or chosen is None:
@@ -102,7 +104,7 @@ def decide_restore(facts: RestoreFacts) -> Decision:
     wrong = [*unknown, *differences(manifest, facts)]
     if len(wrong) > len(unknown):  # a name of which nothing is left was dropped or renamed by an earlier start
         return wrong[0]
-    if facts.start_over_time:
+    if facts.start_over_time or (manifest.finished and over):
         manifest = _started_over(manifest)
     if facts.request == "latest":
         return Resume(manifest)

@@ -113,6 +113,16 @@ class InputEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Drained:
+    """Sources have nothing more now, though there may be more another day: the job is to stop. `epoch`: the first that holds all that was
+    read. `finish`: and windows are to close. Of one attempt only: another has to read what was not published again."""
+
+    stamp: Stamp
+    epoch: int
+    finish: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """The checkpoint is durable, and no later term was seen after it became so."""
 
@@ -187,6 +197,7 @@ Event = (
     | Acked
     | Declined
     | InputEnded
+    | Drained
     | Published
     | PublishFailed
     | Superseded
@@ -323,6 +334,7 @@ class Coordinator:
         "_commit_at",
         "_committing",
         "_declines",
+        "_drained",
         "_failure",
         "_flight",
         "_granted",
@@ -371,6 +383,7 @@ class Coordinator:
         self._granted: tuple[str, ...] = ()  # savepoints whose epoch is published, to be taken once it is committed
         self._commit_at = 0
         self._input_ended = False
+        self._drained: Drained | None = None
         self._declines = 0
         self._restarts = 0
 
@@ -424,6 +437,9 @@ class Coordinator:
                 return ()
             case InputEnded(stamp):
                 self._input_ended = self._input_ended or self.stamp.accepts(stamp)
+                return ()
+            case Drained(stamp):
+                self._drained = event if self.stamp.accepts(stamp) else self._drained
                 return ()
             case Published(epoch):
                 return self._published(now, epoch)
@@ -482,11 +498,17 @@ class Coordinator:
         self._next_trigger = max(flight.since + self._settings.interval, now)
         if flight.publishing.finished:
             self._halting = Halt(Outcome.FINISHED)
-        elif self._stop is not None and not self._stop.finish and not in_flight(flight.publishing.acks):
-            # Any epoch published after the wish to stop is as good a last one as the next, if no rows are in flight in it.
+        elif self._stops_with(epoch) and not in_flight(flight.publishing.acks):
             self._halting = Halt(Outcome.STOPPED)
         self._granted += flight.savepoints
         return (TellCompleted(flight.publishing.stamp, epoch),)
+
+    def _stops_with(self, epoch: int) -> bool:
+        """Whether this epoch is the last one, and windows stay open: any that is published after the wish to stop, if no rows are in flight
+        in it; where the sources were to be drained, one that holds all they had."""
+        if self._stop is not None:
+            return not self._stop.finish
+        return self._drained is not None and not self._drained.finish and epoch >= self._drained.epoch
 
     def _publish_failed(self, epoch: int, error: str) -> tuple[Effect, ...]:
         flight = self._flight
@@ -575,6 +597,7 @@ class Coordinator:
         self.phase = Phase.STARTING
         self._next_epoch = self.epoch + 1
         self._input_ended = False
+        self._drained = None
         self._declines = 0
         return (BeginAttempt(self.stamp),)
 
@@ -592,12 +615,13 @@ class Coordinator:
         return (EndAttempt(self.stamp),)
 
     def _trigger(self, now: int, *, begin: bool) -> tuple[Effect, ...]:
-        hurried = self._stop is not None or self._input_ended or bool(self._asked)
+        ending = self._stop or self._drained
+        hurried = ending is not None or self._input_ended or bool(self._asked)
         due = begin and now >= self._next_trigger and not self._behind
         if self._flight is not None or self._settling or not (due or hurried):
             return ()
-        finish = self._stop is not None and self._stop.finish
-        aligned = self._stop is not None or bool(self._asked)  # the last one, and savepoints
+        finish = ending is not None and ending.finish
+        aligned = ending is not None or bool(self._asked)  # the last one, and savepoints
         self._flight = InFlight(self._next_epoch, now, finish, self._asked)
         self._asked = ()
         self._next_epoch += 1
@@ -648,6 +672,7 @@ class Coordinator:
             self._declines,
             self._restarts,
             self._input_ended,
+            self._drained,
             (self._next_trigger, self._begin_at, self._commit_at),
         )
 

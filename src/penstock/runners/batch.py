@@ -11,7 +11,6 @@ import uuid
 from typing import Any
 
 from penstock.plan.physical import PhysicalPlan
-from penstock.protocol import coordinator as c
 from penstock.runners.conductor import Conductor
 from penstock.runners.microbatch import checked_rows
 from penstock.runners.options import Options
@@ -34,7 +33,8 @@ class Batch(Runner):
     """Run over what is there now, then end: `pipeline.run(pen.Batch())`.
 
     Args:
-        finish: also close every window: the input is over for good. False: stop where the rows end, to be resumed.
+        finish: also close every window: the input is over for good; so it is if this is left out. False: stop where the rows end, to be
+        resumed.
         rows_per_epoch: how many rows each task reads in an epoch, at most. Left out, it follows from how long epochs take.
     """
 
@@ -48,12 +48,12 @@ class Batch(Runner):
         parallelism: int | None = None,
         storage: Any = None,
         state: Any = None,
-        finish: bool = True,
+        finish: bool | None = None,
         rows_per_epoch: int | None = None,
     ) -> None:
         # One epoch right after the other.
-        super().__init__(parallelism=parallelism, storage=storage, state=state, snapshot_every="1ms")
-        self._spark, self._finish, self._rows_per_epoch = spark, finish, checked_rows(rows_per_epoch)
+        super().__init__(parallelism=parallelism, storage=storage, state=state, snapshot_every="1ms", finish=finish)
+        self._spark, self._rows_per_epoch = spark, checked_rows(rows_per_epoch)
 
     def conductor(self, plan: PhysicalPlan, options: Options, restore: Any) -> Conductor:
         """The conductor of a run, once Spark is there."""
@@ -66,8 +66,8 @@ class Batch(Runner):
                 spark,
                 lambda stamp: JobThread(spark, conductor),
                 budget,
-                drained=lambda: conductor.post(c.StopAsked(self._finish)),
-                keep_open=not self._finish,
+                until_drained=True,
+                finish=options.finish,
             )
 
         return Conductor(

@@ -29,8 +29,9 @@ from penstock.checkpoints.manifest import (
 )
 from penstock.checkpoints.restore import PipelineFacts
 from penstock.plan.keyed import Stateful
-from penstock.plan.logical import Read, Write
+from penstock.plan.logical import AssignTime, Node, Read, Write
 from penstock.plan.physical import Op, PhysicalPlan
+from penstock.plan.process import Process
 from penstock.protocol.coordinator import Publish
 from penstock.protocol.messages import TIME_MIN, SplitAssigned, TaskAck
 from penstock.runtime.assemble import Restored
@@ -212,7 +213,22 @@ def pipeline_facts(plan: PhysicalPlan) -> PipelineFacts:
         sources={op.name: source_kind(op) for op in plan.reads},
         sinks={op.name: sink_kind(op) for op in plan.writes},
         edges=edges_of(plan),
+        closes=closes_at_end(plan),
     )
+
+
+def closes_at_end(plan: PhysicalPlan) -> bool:
+    """Whether the end of the input is more than that no row comes: event time goes to its end, windows close, timers fire."""
+    if any(isinstance(node, AssignTime) for node in plan.nodes):
+        return True
+    return any(op.kind == "count_aggregate" or has_timers(op.node) for op in plan.stateful)
+
+
+def has_timers(node: Node) -> bool:
+    """Whether a step waits for times. A process function knows the time of day in any case."""
+    if isinstance(node, Process):
+        return bool(node.spec.timers)
+    return isinstance(node, Stateful) and any(layout.values is None for layout in node.states())
 
 
 def edges_of(plan: PhysicalPlan) -> dict[tuple[str, int], Columns]:

@@ -34,7 +34,11 @@ ROUNDS = 50  # of the loop, before the coordinator gets a turn
 
 
 class Local(Runner):
-    """Run in this process: `pipeline.run(pen.Local())`. For tests, notebooks and small jobs."""
+    """Run in this process: `pipeline.run(pen.Local())`. For tests, notebooks and small jobs.
+
+    Args:
+        finish: False: stop when the sources have nothing more now, close no window, and go on from there at the next start.
+    """
 
     name = "local"
 
@@ -49,6 +53,7 @@ class Local(Runner):
         restarts: int | None = None,
         backoff: Any = None,
         unaligned_after: Any = None,
+        finish: bool | None = None,
     ) -> None:
         super().__init__(
             parallelism=parallelism,
@@ -59,6 +64,7 @@ class Local(Runner):
             restarts=restarts,
             backoff=backoff,
             unaligned_after=unaligned_after,
+            finish=finish,
         )
 
     def attempts(self, conductor: Conductor) -> LocalAttempts:
@@ -74,7 +80,7 @@ class LocalAttempts:
         self._files: FileStore = conductor.world.open_store(conductor.job_dir)
         self._stamp: Stamp | None = None
         self._loop: Loop | None = None
-        self._input_ended = False
+        self._input_ended = self._drained = False
 
     def begin(self, stamp: Stamp, start: StartPoint) -> None:
         """Make all tasks and join them by queues."""
@@ -82,7 +88,7 @@ class LocalAttempts:
         reach("restore.before", start.epoch)
         forget_validated()
         keep_memory()
-        self._stamp, self._input_ended = stamp, False
+        self._stamp, self._input_ended, self._drained = stamp, False, False
         seats = make_seats(conductor, stamp, start, self._files, self._answer, self._store)
         self._loop = Loop(seats)
         conductor.post(c.Running(stamp))
@@ -123,7 +129,17 @@ class LocalAttempts:
             self._fail(stamp, error)
             return True
         self._report(stamp)
+        if not progress:
+            self._look_if_drained(stamp)
         return progress
+
+    def _look_if_drained(self, stamp: Stamp) -> None:
+        """Nothing is under way: whether that is since no source has more."""
+        seats = self._loop.seats if self._loop else []
+        if self._drained or self._conductor.options.finish or not all(seat.drained for seat in seats):
+            return
+        self._drained = True
+        self._conductor.post(c.Drained(stamp, 1 + max(seat.epoch for seat in seats)))
 
     def _fail(self, stamp: Stamp, error: Exception) -> None:
         """A task raised: the attempt is over."""
@@ -187,7 +203,16 @@ def make_seats(conductor: Conductor, stamp: Stamp, start: StartPoint, files: Fil
             for target in ([index] if e.keys is None else range(parallelism))
         }
         inputs = [queues[channel.exchange, channel.source, index] for channel in task.channels]
-        seat = Seat(task, inputs=inputs, outlets=outlets, answer=answer, store=store, alignment=alignment, wake=conductor.wake)
+        seat = Seat(
+            task,
+            inputs=inputs,
+            outlets=outlets,
+            answer=answer,
+            store=store,
+            alignment=alignment,
+            wake=conductor.wake,
+            keep_open=not conductor.options.finish,
+        )
         seat.replay(read_rows(task))
         assign_splits(seat, conductor, start)
         seats.append(seat)

@@ -78,6 +78,8 @@ SLOW_S = 0.05
 """Only events that take longer say that rows are slow: of others it may be what a batch costs, not its rows."""
 ROWS_MAX = 131_072
 """What a source is asked for at a time. Under load a batch costs about half a millisecond whatever it holds: of so many rows, 4 ns each."""
+QUIET_US = 1_000_000
+"""A split whose reader cannot tell whether it has more (`Reader.backlog`) has none if it gave none for so long."""
 PACED_ROWS = 4096
 """A read of fewer rows than this costs more than its rows; see `Seat.poll_every`."""
 
@@ -85,7 +87,7 @@ PACED_ROWS = 4096
 class SplitReader:
     """One split being read, since when it has been silent, and the group it keeps pace with."""
 
-    __slots__ = ("active_at", "drift", "ended", "gatherer", "group", "idle", "poll_at", "reader", "source", "split")
+    __slots__ = ("active_at", "drift", "empty", "ended", "gatherer", "group", "idle", "poll_at", "reader", "source", "split")
 
     def __init__(
         self, source: str, split: str, reader: Reader, active_at: int, *, idle: bool = False, join_s: float = 0.0
@@ -93,6 +95,7 @@ class SplitReader:
         self.source, self.split, self.reader = source, split, reader
         self.gatherer = Gatherer(reader, join_s)
         self.active_at, self.idle, self.ended = active_at, idle, False  # by the seat's clock
+        self.empty = False  # whether it gave nothing when it was asked last
         self.poll_at = 0  # not before
         self.group: str | None = None
         self.drift = 0
@@ -114,6 +117,8 @@ class Seat:
         join_s: for how long what a reader hands out in small pieces is gathered, while more of it waits.
         alignment: what the seats of a process know of the groups of splits; shared by them.
         wake: called, from another thread, when a call has ended.
+        keep_open: whether a split that says it has ended may have more rows in a later run. Then no split waits for others either: all
+        that is there is read.
     """
 
     def __init__(
@@ -129,7 +134,9 @@ class Seat:
         join_s: float = 0.0,
         alignment: align.Alignment | None = None,
         wake: Callable[[], None] | None = None,
+        keep_open: bool = False,
     ) -> None:
+        self.keep_open = keep_open
         self.observe: Callable[[Task, Event], None] | None = None  # sees every event the task is given
         self.task, self.inputs, self.outlets, self.rows_max = task, list(inputs), outlets, rows_max
         self.poll_every, self.join_s = poll_every, join_s
@@ -195,6 +202,15 @@ class Seat:
     def read_at(self) -> int:
         """When a split is to be read next; 0 if it is time, or was."""
         return min((split.poll_at for split in self.splits if not split.ended), default=0)
+
+    @property
+    def drained(self) -> bool:
+        """Whether its splits have nothing more now, and no call is under way."""
+        return not self.task.calling and all(split.ended or self._is_empty(split) for split in self.splits)
+
+    def _is_empty(self, split: SplitReader) -> bool:
+        """Whether a split that gave nothing has nothing. One that does not know is given some time to answer."""
+        return split.empty and (self._silence(split) >= QUIET_US or not split.reader.backlog())
 
     @property
     def blocked(self) -> bool:
@@ -379,7 +395,7 @@ class Seat:
             if event is not None:
                 self._next_split = number + 1
                 return event
-        if all(split.ended for split in self.splits) and self._bounded():
+        if all(split.ended for split in self.splits) and self._bounded() and not self.keep_open:
             self.sources_ended = True
             return SourcesEnded()
         return Paused() if self.task.holding else None
@@ -397,6 +413,7 @@ class Seat:
         rows_max = rows_max if split.group is None else min(rows_max, align.ROWS_MAX)
         with self.within[split.source]:
             chunk = split.gatherer.read(rows_max)
+        split.empty = chunk is None
         if self.poll_every and (chunk is None or chunk.batch is None or chunk.batch.num_rows < PACED_ROWS):
             split.poll_at = now - now % self.poll_every + self.poll_every
         if chunk is not None and (chunk.batch is not None or chunk.bad):
@@ -430,7 +447,8 @@ class Seat:
 
     def _over(self, split: SplitReader) -> None:
         split.ended = True
-        self._events.append(SplitEnded(split.source, split.split))
+        if not self.keep_open:
+            self._events.append(SplitEnded(split.source, split.split))
         self._leave(split)
 
     def _leave(self, split: SplitReader) -> None:
@@ -519,7 +537,7 @@ def open_readers(
         join_s = seat.join_s if seat.task.joins(source) else 0.0
         opened = SplitReader(source, split, reader, now - silence(source, split), idle=assigned.idle, join_s=join_s)
         clock = seat.task.clock_of(source)
-        if clock is not None and clock.align is not None:
+        if clock is not None and clock.align is not None and not seat.keep_open:
             assert clock.drift is not None, "the plan asks for both"
             opened.group, opened.drift = clock.align, clock.drift
             if not assigned.idle:

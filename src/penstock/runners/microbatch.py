@@ -45,6 +45,7 @@ class MicroBatch(Runner):
         parallelism: tasks per stage; Spark's slots if left out. May be more than there are slots: tasks take turns.
         rows_per_epoch: how many rows each task reads in an epoch, at most, and so each `snapshot_every`. Left out, it follows from how
         long epochs take, and while rows are waiting one epoch follows the other.
+        finish: False: stop when the sources have nothing more now, close no window, and go on at the next start.
     """
 
     name = "microbatch"
@@ -62,6 +63,7 @@ class MicroBatch(Runner):
         restarts: int | None = None,
         backoff: Any = None,
         rows_per_epoch: int | None = None,
+        finish: bool | None = None,
     ) -> None:
         super().__init__(
             parallelism=parallelism,
@@ -71,6 +73,7 @@ class MicroBatch(Runner):
             state=state,
             restarts=restarts,
             backoff=backoff,
+            finish=finish,
         )
         self._spark, self._rows_per_epoch = spark, checked_rows(rows_per_epoch)
 
@@ -81,7 +84,15 @@ class MicroBatch(Runner):
         def attempts(conductor: Conductor) -> EpochAttempts:
             budget = Budget(max(options.snapshot_every, EPOCH_LEAST_US), self._rows_per_epoch)
             every = options.snapshot_every
-            return EpochAttempts(conductor, spark, lambda stamp: TickQuery(spark, conductor, stamp), budget, every=every)
+            return EpochAttempts(
+                conductor,
+                spark,
+                lambda stamp: TickQuery(spark, conductor, stamp),
+                budget,
+                every=every,
+                until_drained=not options.finish,
+                finish=options.finish,
+            )
 
         return Conductor(
             plan,

@@ -28,9 +28,11 @@ DEFAULTS: dict[str, Any] = {
     "backoff": "1s",
     "latency": "5ms",
     "unaligned_after": "10s",
+    "finish": True,
 }
 DURATIONS = ("snapshot_every", "backoff", "latency", "unaligned_after")
 NEVER = "never"  # unaligned_after: an aligned snapshot is waited for, however long it takes
+WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 COUNTS = ("parallelism", "keep", "restarts")
 
 
@@ -48,6 +50,7 @@ class Options:
     backoff: int
     latency: int
     unaligned_after: int | None  # None: never
+    finish: bool  # False: stop when sources have nothing more now, and close no window
     origins: Mapping[str, str]
 
     def describe(self) -> dict[str, str]:
@@ -124,6 +127,10 @@ def checked(name: str, value: Any, origin: str) -> Any:
             if count < least or str(count) != str(value):
                 raise ConfigError(f"{name}={value!r} ({origin}) is not a whole number of {least} or more")
             return count
+        if name == "finish":
+            if str(value).lower() not in WORDS:
+                raise ConfigError(f"finish={value!r} ({origin}) is neither true nor false")
+            return WORDS[str(value).lower()]
         if name == "state":
             return backend_of(value, origin)
         if name == "guarantee" and value != "exactly-once":

@@ -125,4 +125,6 @@ class SimulatedAttempts(LocalAttempts):
             self._fail(stamp, error)
             return True
         self._report(stamp)
+        if not progress:
+            self._look_if_drained(stamp)
         return progress

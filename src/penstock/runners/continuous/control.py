@@ -52,6 +52,7 @@ class Line:
     unsent: bytearray = field(default_factory=bytearray)
     ready: bool = False
     ended: bool = False
+    drained: int | None = None  # the last epoch it had begun when it had nothing left to read
 
 
 class ControlServer(threading.Thread):
@@ -259,6 +260,11 @@ class ControlServer(threading.Thread):
                 if not self._input_ended and self.complete and all(each.ended for each in self._lines.values()):
                     self._input_ended = True
                     self._post(c.InputEnded(self.stamp))
+            case {"say": "drained", "epoch": int(epoch)}:
+                line.drained = epoch
+                known = [each.drained for each in self._lines.values() if each.drained is not None]
+                if self.complete and len(known) == self.workers:
+                    self._post(c.Drained(self.stamp, 1 + max(known)))
             case {"say": "failed", "error": str(error), "trace": str(trace), "fatal": bool(fatal)}:
                 # Whoever conducts tells the user, once; of Penstock's own frames only who looks for a mistake of ours wants to know.
                 log.debug("worker %d failed: %s\n%s", worker, error, trace)

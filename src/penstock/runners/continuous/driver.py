@@ -65,7 +65,7 @@ class Continuous(Runner):
         parallelism: tasks per stage, and the number of Spark slots held while the job runs. Left out: all slots (on this machine
         at most one per core). latency: the longest wait to fill a batch. state: "columnar", "rocksdb" or pen.RocksDB(...).
         unaligned_after: how long a snapshot may wait behind rows before it is taken with the rows in flight; "never": as long
-        as it takes.
+        as it takes. finish: False: stop when the sources have nothing more now, close no window, and go on at the next start.
     """
 
     name = "continuous"
@@ -83,6 +83,7 @@ class Continuous(Runner):
         backoff: Any = None,
         latency: Any = None,
         unaligned_after: Any = None,
+        finish: bool | None = None,
     ) -> None:
         super().__init__(
             parallelism=parallelism,
@@ -94,6 +95,7 @@ class Continuous(Runner):
             backoff=backoff,
             latency=latency,
             unaligned_after=unaligned_after,
+            finish=finish,
         )
         self._spark = spark
 
@@ -150,6 +152,7 @@ class ContinuousAttempts:
             channel_bytes=int(os.environ.get("PENSTOCK_CHANNEL_BYTES", CHANNEL_BYTES)),
             latency=conductor.options.latency,
             unaligned_after=conductor.options.unaligned_after,
+            finish=conductor.options.finish,
             backend=conductor.options.state,
             stuck_s=float(os.environ.get("PENSTOCK_STUCK_S", STUCK_S)),
             fault_file=faults.planned(),

@@ -85,6 +85,7 @@ class WorkerSpec:
     channel_bytes: int
     latency: int  # microseconds
     unaligned_after: int | None
+    finish: bool
     backend: Backend
     stuck_s: float
     fault_file: str | None = None
@@ -140,7 +141,7 @@ class Worker:
         self.line = DriverLine(spec.driver, hello, self.pulse, self.wires.wake, stuck_s=spec.stuck_s)
         self.line.start()
         self._exiting = False
-        self._told_end = False
+        self._told_end = self._told_drained = False
         self._groups = groups_of(spec.plan) if spec.parallelism > 1 else []  # that others must hear of
         self.alignment = Alignment(str(each) for each in range(spec.parallelism) if each != index)
         self._told_slowest: Slowest = {}
@@ -250,6 +251,7 @@ class Worker:
             join_s=min(spec.latency / 1e6, JOIN_S),
             alignment=self.alignment,
             wake=self.wires.wake,
+            keep_open=not spec.finish,
         )
         seat.replay(read_rows(task))
         for channel, queue_ in zip(task.channels, inputs, strict=True):
@@ -365,6 +367,9 @@ class Worker:
         }
 
     def _tell_end(self) -> None:
+        if not self._told_drained and not self.spec.finish and all(seat.drained for seat in self.loop.seats):
+            self._told_drained = True
+            self.line.say("drained", epoch=max(seat.epoch for seat in self.loop.seats))
         if not self._told_end and all(seat.task.ended for seat in self.loop.seats):
             self._told_end = True
             self.line.say("ended")

@@ -158,7 +158,7 @@ class Attempt:
         feed: Feed,
         budget: Budget,
         facts: Any,
-        drained: Callable[[], None] | None,
+        drained: Callable[[Stamp, int], None] | None,
     ) -> None:
         self.stamp, self.start, self.feed, self.budget, self.facts, self._drained = stamp, start, feed, budget, facts, drained
         self.ended = False
@@ -299,7 +299,7 @@ class Attempt:
             self.active_at.update(dict.fromkeys(((source, split) for source, split in report.active), epoch.now))
         self._conductor.times = {report.task: report.watermark for report in reports}
         if self._drained is not None and not self.more:
-            self._drained()
+            self._drained(self.stamp, epoch.epoch)
         self.heard = {}
         for report in reports:
             if report.ack is None:
@@ -316,8 +316,8 @@ class EpochAttempts:
 
     Args:
         every: from the beginning of an epoch to the next, in µs, unless rows are waiting.
-        drained: called when no split has more rows now, before that epoch is acknowledged. With it, epochs follow each other
-        until then. keep_open: whether a split that says it has ended may have more rows in a later run.
+        until_drained: with it, epochs follow each other until no split has more rows now, and the job stops.
+        finish: and closes its windows then. Otherwise a split that says it has ended may have more rows in a later run.
     """
 
     def __init__(
@@ -328,11 +328,14 @@ class EpochAttempts:
         budget: Budget,
         *,
         every: int = 0,
-        drained: Callable[[], None] | None = None,
-        keep_open: bool = False,
+        until_drained: bool = False,
+        finish: bool = True,
     ) -> None:
         self._conductor, self._spark, self._make_feed, self._budget = conductor, spark, make_feed, budget
-        self._every, self._drained, self._keep_open = every, drained, keep_open
+        self._every, self._keep_open = every, until_drained and not finish
+        self._drained: Callable[[Stamp, int], None] | None = None
+        if until_drained:
+            self._drained = lambda stamp, epoch: conductor.post(c.Drained(stamp, epoch, finish))
         self._attempt: Attempt | None = None
         self._broadcast: Any = None
         self._sign: Sign | None = None

@@ -113,7 +113,8 @@ def same_python() -> Fix:
 
 def worker_trouble(text: str, spark: Any) -> RunnerError | None:
     """What keeps workers from starting, of the text of a failed Spark job; None if it is something else."""
-    host = next(iter(re.findall(r"\(TID \d+\) \(([^ )]+) executor", text)), "a worker's host")
+    unknown = socket.gethostname() if is_local(spark) else "a worker's host"  # Spark does not say it of barrier tasks
+    host = next(iter(re.findall(r"\(TID \d+\) \(([^ )]+) executor", text)), unknown)
     python = f"{spark.sparkContext.pythonExec} on {host}"
     if found := re.search(r'Cannot run program "([^"\n]+)"[^\n]*?(?:error[=:] ?\d+,? ?\(?([^\n)]+)|$)', text, re.MULTILINE):
         return RunnerError(
