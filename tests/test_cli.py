@@ -15,8 +15,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import penstock as pen
-from penstock.cli import app
+from penstock import sinks, sources
+from penstock.cli import OPTIONS, app
 from penstock.errors import JobError
+from penstock.runners.options import DEFAULTS
 
 SRC = Path(__file__).parent.parent / "src"
 
@@ -303,3 +305,94 @@ def test_importing_the_command_does_not_load_spark() -> None:
     env = {**os.environ, "PYTHONPATH": str(SRC)}
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env, timeout=60)
     assert out.stdout.split() == ["False", "False"]
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "penstock", "--version"], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"penstock {pen.__version__}\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_can_complete_it(shell: str) -> None:
+    environ = {**os.environ, "_PENSTOCK_COMPLETE": f"source_{shell}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock"], env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "_PENSTOCK_COMPLETE" in done.stdout
+    assert "--install-completion" in invoke("--help").stdout
+
+
+def test_the_jobs_of_a_storage_are_listed_with_how_far_they_came(running: subprocess.Popen[str]) -> None:
+    made = pen.Pipeline("done").read(sources.memory([1], schema=int)).write(sinks.memory("done-jobs"))
+    made.run(pen.Local(storage="store"))
+    Path("store/torn/log").mkdir(parents=True)
+    shown = [json.loads(line) for line in invoke("jobs", "--storage", "store", "--json").stdout.splitlines()]
+    assert [(job["name"], job["state"], job["runner"]) for job in shown] == [
+        ("done", "finished", "local"),
+        ("endless", "running", "local"),
+        ("torn", "not running", ""),
+    ]
+    assert shown[0]["epoch"] >= 1
+    table = invoke("jobs", "--storage", "store")
+    assert table.exit_code == 0
+    assert "endless" in table.stdout
+    assert "running" in table.stdout
+
+
+def test_a_storage_without_jobs_and_one_that_is_none_are_told_apart() -> None:
+    Path("empty").mkdir()
+    assert invoke("jobs", "--storage", "empty").stdout == "There is no job here.\n"
+    for arguments, said in (([], "which storage?"), (["--storage", "nowhere"], "there is no folder")):
+        done = invoke("jobs", *arguments)
+        assert done.exit_code == 2
+        assert said in done.stderr
+
+
+def test_every_option_of_a_runner_has_a_flag() -> None:
+    assert set(OPTIONS) == set(DEFAULTS) - {"guarantee"} | {"rows_per_epoch"}, "guarantee has one value so far"
+    for command in ("run", "explain"):
+        text = invoke(command, "--help").stdout
+        assert [option for option in OPTIONS if f"--{option.replace('_', '-')}"[:16] not in text] == []
+
+
+def test_flags_reach_the_runner() -> None:
+    flags = ["--unaligned-after", "never", "--no-finish", "--parallelism", "2"]
+    shown = invoke("explain", file("one.py", ONE), "--runner", "local", *flags)
+    assert shown.exit_code == 0, shown.output
+    assert "unaligned_after = never  (argument)" in shown.stdout
+    assert "finish = False  (argument)" in shown.stdout
+    refused = invoke("explain", "one.py", "--runner", "local", "--latency", "1ms")
+    assert "the local runner has no option --latency" in refused.stderr
+
+
+HIDDEN = """
+import sys
+from importlib.machinery import PathFinder
+
+class Hidden(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] == "pyspark" else PathFinder.find_spec(name, path, target)
+
+sys.meta_path = [Hidden if finder is PathFinder else finder for finder in sys.meta_path]
+"""
+WITHOUT_SPARK = (
+    HIDDEN
+    + """
+import penstock as pen
+from penstock import sinks, sources
+from penstock.cli import default_name
+
+out = sinks.memory("without")
+job = pen.Pipeline("p").read(sources.memory([1], schema=int)).write(out).run()
+print(job.status().runner, out.rows())
+print(default_name())
+"""
+)
+
+
+def test_without_spark_a_pipeline_runs_locally_and_says_so() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_SPARK], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "local [{'value': 1}]\nlocal\n"
+    assert "pyspark is not installed, so this runs locally" in done.stderr
+    assert 'pip install "penstock[spark]"' in done.stderr

@@ -23,6 +23,8 @@ Importing this package loads neither pyspark nor a JVM nor RocksDB; runners do s
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import logging
 from typing import TYPE_CHECKING, Any
 
 from penstock.api import pipeline as _pipeline
@@ -132,8 +134,18 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _microbatch() -> Any:
-    return __getattr__("MicroBatch")()
+def without_spark() -> bool:
+    """Whether pyspark is missing. Who asks is about to choose a runner, so it is said what that means."""
+    if importlib.util.find_spec("pyspark") is not None:
+        return False
+    logging.getLogger("penstock").warning(
+        'pyspark is not installed, so this runs locally, in this process, as pen.Local(). On Spark: pip install "penstock[spark]"'
+    )
+    return True
 
 
-_pipeline.default_runner = _microbatch
+def _default_runner() -> Any:
+    return Local() if without_spark() else __getattr__("MicroBatch")()
+
+
+_pipeline.default_runner = _default_runner

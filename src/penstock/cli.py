@@ -42,13 +42,18 @@ from penstock.restoreflags import flags_text, restore_of
 from penstock.runners.conductor import Status
 from penstock.runners.control import attach, job_folder, newest_in, stored_text
 from penstock.runners.job import Job, graceful_interrupt
+from penstock.runners.listing import jobs_in
 from penstock.runners.runner import Runner
 
 __all__ = ["app", "load", "main"]
 
 LOOK_S = 0.2
 TELL_S = 2.0  # between lines, where they stay
-OPTIONS = ("parallelism", "storage", "snapshot_every", "keep", "state", "restarts", "backoff")  # of runners, and flags
+# Of runners, and flags.
+OPTIONS = (
+    *("parallelism", "storage", "snapshot_every", "keep", "state", "restarts", "backoff", "latency", "unaligned_after"),
+    *("rows_per_epoch", "finish"),
+)
 USAGE = (PlanError, ConfigError, RunnerError, RestoreError)  # nothing was run
 
 
@@ -82,7 +87,6 @@ app = typer.Typer(
     cls=Commands,
     help="Stream processing in Python, on Spark: exactly once, in micro-batches or continuously.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -96,6 +100,18 @@ Keep = Annotated[int | None, typer.Option(help="How many checkpoints to keep.")]
 State = Annotated[str | None, typer.Option(help="Where a running task keeps its tables: columnar or rocksdb.")]
 Restarts = Annotated[int | None, typer.Option(help="Give up after so many restarts in a row without a new checkpoint.")]
 Backoff = Annotated[str | None, typer.Option(help="First wait before a restart; then doubled.")]
+Latency = Annotated[str | None, typer.Option(help="Longest wait to fill a batch, of the continuous runner.")]
+UnalignedAfter = Annotated[
+    str | None,
+    typer.Option(help="How long a snapshot waits behind rows before they become part of it; never: as long as it takes."),
+]
+RowsPerEpoch = Annotated[int | None, typer.Option(help="Rows each task reads in an epoch, at most, on Spark's jobs.")]
+Finish = Annotated[
+    bool | None,
+    typer.Option(
+        "--finish/--no-finish", help="--no-finish: stop when nothing is left to read, close no window, go on next time."
+    ),
+]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the pipeline function.")]
 
 
@@ -114,9 +130,12 @@ def about(
 def run_command(
     ctx: typer.Context,
     file: File,
-    runner: Annotated[RunnerName, typer.Option(envvar="PENSTOCK_RUNNER", help="Who runs it; never changes the result.")] = (
-        RunnerName.MICRO_BATCH
-    ),
+    runner: Annotated[
+        RunnerName | None,
+        typer.Option(
+            envvar="PENSTOCK_RUNNER", help="Who runs it; never changes the result. Left out: micro-batch; local without Spark."
+        ),
+    ] = (None),
     parallelism: Parallelism = None,
     storage: Storage = None,
     snapshot_every: SnapshotEvery = None,
@@ -124,6 +143,10 @@ def run_command(
     state: State = None,
     restarts: Restarts = None,
     backoff: Backoff = None,
+    latency: Latency = None,
+    unaligned_after: UnalignedAfter = None,
+    rows_per_epoch: RowsPerEpoch = None,
+    finish: Finish = None,
     settings: Settings = None,
     restore: Annotated[
         str, typer.Option(metavar="PATH|none|latest", help="A savepoint to start from; none: start empty.")
@@ -143,7 +166,7 @@ def run_command(
     With --storage the pipeline of that name goes on where it was; without, it starts empty and leaves nothing behind.
     """
     pipeline = load(file, settings or [])
-    job = make_runner(runner, ctx.params).start(
+    job = make_runner(runner or default_name(), ctx.params).start(
         pipeline, restore=restore_of(restore, rename or [], drop or [], start_over_time=start_over_time)
     )
     follow(job)
@@ -164,6 +187,10 @@ def explain(
     state: State = None,
     restarts: Restarts = None,
     backoff: Backoff = None,
+    latency: Latency = None,
+    unaligned_after: UnalignedAfter = None,
+    rows_per_epoch: RowsPerEpoch = None,
+    finish: Finish = None,
     settings: Settings = None,
 ) -> None:
     """Print what would run: the plan, where its steps are written, and what it guarantees. Nothing is run."""
@@ -255,10 +282,38 @@ def demo(
 
 def main() -> None:
     """The command `penstock`."""
-    app()
+    app(prog_name="penstock")
+
+
+@app.command()
+def jobs(
+    storage: Storage = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs: a line for each.")] = False,
+) -> None:
+    """List the jobs of a storage: which are running, and how far the others came."""
+    found = jobs_in(storage)
+    if as_json:
+        for job in found:
+            typer.echo(json.dumps(dataclasses.asdict(job)))
+        return
+    if not found:
+        typer.echo("There is no job here.")
+        return
+    table = Table("job", "state", "epoch", "runner", "newest checkpoint (UTC)")
+    for job in found:
+        table.add_row(Text(job.name), job.state, "-" if job.epoch is None else f"{job.epoch:,}", job.runner, job.at)
+    Console(highlight=False).print(table)
+    for job in found:
+        if job.error:
+            typer.echo(f"{job.name}: {job.error}", err=True)
 
 
 # From the command line to a pipeline and a runner.
+
+
+def default_name() -> RunnerName:
+    """The runner if none is named."""
+    return RunnerName.LOCAL if penstock.without_spark() else RunnerName.MICRO_BATCH
 
 
 def make_runner(name: RunnerName, flags: Mapping[str, Any]) -> Runner:

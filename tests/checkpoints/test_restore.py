@@ -146,6 +146,23 @@ def test_a_savepoint_of_another_pipeline_is_refused_and_one_of_a_renamed_pipelin
     assert isinstance(decide_restore(facts(savepoint=manifest(), pipeline=replace(PIPELINE, name="ads2"))), ForkFrom)
 
 
+def test_a_finished_checkpoint_whose_end_closed_nothing_goes_on() -> None:
+    done, open_ended = manifest(5, finished=True), replace(PIPELINE, closes=False)
+    resumed = decide_restore(facts(done, pipeline=open_ended))
+    assert isinstance(resumed, Resume)
+    assert not resumed.manifest.finished
+    assert all(not split.ended for source in resumed.manifest.sources for split in source.splits.values())
+    forked = decide_restore(facts(savepoint=done, pipeline=open_ended))
+    assert isinstance(forked, ForkFrom)
+    assert forked.parent == ("abc123", 5)
+    assert not forked.manifest.finished
+    pending = manifest(5, finished=True, pending=PENDING)
+    again = decide_restore(facts(pending, pipeline=open_ended))
+    assert isinstance(again, Resume)
+    assert again.manifest.pending == pending.pending
+    assert decide_restore(facts(manifest(5), pipeline=open_ended)) == Resume(manifest(5)), "as it was, if it had not finished"
+
+
 def test_a_finished_checkpoint_is_refused_unless_time_starts_over() -> None:
     done = manifest(5, finished=True)
     message = refusal(facts(done))

@@ -18,6 +18,7 @@ from penstock.protocol.coordinator import (
     Committed,
     Coordinator,
     Declined,
+    Drained,
     Effect,
     EndAttempt,
     Halt,
@@ -388,6 +389,48 @@ def test_an_epoch_with_rows_in_flight_is_not_the_last_one() -> None:
     job.ack("b", in_flight=[{"step": "counts"}])
     assert job.hear(Published(1))[-1] == TriggerEpoch(job.stamp, 2, False, aligned=True)
     assert job.publish()[-1] == Halt(Outcome.STOPPED)
+
+
+def test_drained_sources_stop_the_job_with_the_epoch_that_holds_all_they_had() -> None:
+    job = Job().run()
+    job.trigger()
+    assert job.hear(Drained(job.stamp, 2)) == ()
+    assert job.publish()[-1] == TriggerEpoch(job.stamp, 2, False, aligned=True), "rows may have been read after the first was cut"
+    assert job.publish()[-1] == Halt(Outcome.STOPPED)
+
+
+def test_the_epoch_in_flight_is_the_last_one_if_it_holds_all_the_sources_had() -> None:
+    job = Job().run()
+    job.hear(Drained(job.stamp, job.trigger()))
+    assert job.publish()[-1] == Halt(Outcome.STOPPED)
+
+
+@pytest.mark.parametrize("finish", [False, True])
+def test_what_a_failed_attempt_had_drained_is_read_again(finish: bool) -> None:
+    job = Job().run()
+    job.hear(Drained(job.stamp, job.trigger(), finish))
+    job.hear(AttemptFailed(job.stamp, "lost"))
+    job.hear(Ticked(), after=SETTINGS.backoff)
+    job.hear(Running(job.stamp))
+    assert job.hear(Ticked(), after=SETTINGS.interval) == (TriggerEpoch(job.stamp, 1, False),), "neither the end nor in a hurry"
+    job.publish()
+    assert job.machine.phase is Phase.RUNNING
+
+
+def test_drained_sources_may_close_windows_with_one_more_epoch() -> None:
+    job = Job().run()
+    job.hear(Drained(job.stamp, job.trigger(), True))
+    assert job.publish()[-1] == TriggerEpoch(job.stamp, 2, True, aligned=True)
+    assert job.publish(ended=True)[-1] == Halt(Outcome.FINISHED)
+
+
+def test_that_sources_of_an_older_attempt_were_drained_is_not_heard() -> None:
+    job = Job().run()
+    old = job.stamp
+    job.hear(AttemptFailed(old, "lost"))
+    job.hear(Ticked(), after=SETTINGS.backoff)
+    job.hear(Running(job.stamp))
+    assert job.hear(Drained(old, 1)) == ()
 
 
 def test_stopping_before_an_attempt_begins_needs_no_epoch() -> None:

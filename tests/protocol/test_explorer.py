@@ -40,7 +40,7 @@ IMPOSSIBLE = {
 }
 """Pairs that cannot happen."""
 
-NOT_MODELLED = ("Idle", "InputEnded", "CommitFailed", "StopAsked", "SavepointAsked")
+NOT_MODELLED = ("Idle", "InputEnded", "Drained", "CommitFailed", "StopAsked", "SavepointAsked")
 """Events the world never makes: unit tests have them."""
 
 
