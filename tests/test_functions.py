@@ -308,8 +308,8 @@ def test_a_lambda_without_schema_says_what_to_write() -> None:
     with pytest.raises(PlanError) as caught:
         RowFunction.of(lambda row: 1, "map", INPUT)
     assert str(caught.value) == (
-        "cannot tell what <lambda> returns.\n"
-        "  Use a function with a return annotation (-> Priced), or say it: .map(<lambda>, schema=float)"
+        "cannot tell what <lambda> returns\n"
+        "  Use a function with a return annotation (-> float, or a class with fields), or say it: .map(…, schema=float)"
     )
 
 

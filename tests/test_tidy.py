@@ -63,7 +63,7 @@ MAY_IMPORT = {
         "windows",
         "triggers",
     },
-    "plan": {"processing", "expr", "connectors", "state", "eventtime", "functions", "folding", "windows", "triggers"},
+    "plan": {"schema", "processing", "expr", "connectors", "state", "eventtime", "functions", "folding", "windows", "triggers"},
     "checkpoints": {"protocol", "state", "names"},
     "api": {
         "processing",

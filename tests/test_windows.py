@@ -489,8 +489,8 @@ def test_what_shapes_have_in_common() -> None:
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (lambda: tumbling("0s"), "holds nothing. Write a positive size"),
-        (lambda: tumbling(10), 'size=10 has no unit. Write: size="10s"'),
+        (lambda: tumbling("0s"), "holds nothing\n  Give a positive size"),
+        (lambda: tumbling(10), 'size=10 has no unit\n  If seconds are meant, say so. Write: size="10s"'),
         (lambda: tumbling(), "size=None is not a duration"),
         (lambda: tumbling("1s", clock="wall"), 'neither "event" nor "processing"'),
         (lambda: tumbling("7h", timezone="Europe/Berlin"), "windows of 7h fit neither into a day nor days into them"),
@@ -501,7 +501,7 @@ def test_what_shapes_have_in_common() -> None:
         (lambda: tumbling("1d", timezone="Europe"), "is not the name of a time zone"),
         (lambda: tumbling("1d", rows=5), "a window of rows=5 has no time, so size='1d' means nothing"),
         (lambda: tumbling(rows=5, offset="1s"), "so offset='1s' means nothing"),
-        (lambda: tumbling(rows=0), "rows=0 is not a number of rows. Write: tumbling(rows=100)"),
+        (lambda: tumbling(rows=0), "rows=0 is not a number of rows\n  Write: pen.tumbling(rows=100)"),
         (lambda: tumbling(rows=True), "rows=True is not a number of rows"),
         (lambda: sliding("1h", every="0s"), "every=0us must be positive"),
         (lambda: sliding("-1h", every="1s"), "size=-1h must be positive"),
@@ -512,8 +512,8 @@ def test_what_shapes_have_in_common() -> None:
         (lambda: session("0s"), "a session with a gap of 0us has no length"),
         (lambda: session("1s", clock="x"), 'neither "event"'),
         (lambda: shape_of("10s"), "window needs a shape, and '10s' is none"),
-        (lambda: shape_of(Halves), "Halves is a class of them. Write: .window(Halves())"),
-        (lambda: shape_of(WindowShape()), "does not say which windows a time lies in. Define: assign(self, at)"),
+        (lambda: shape_of(Halves), "Halves is a class of them\n  Make one of it. Write: .window(Halves())"),
+        (lambda: shape_of(WindowShape()), "does not say which windows a time lies in\n  Define assign(self, at)"),
     ],
 )
 def test_windows_that_mean_nothing_are_refused_with_the_fix(write: Any, message: str) -> None:

@@ -24,7 +24,10 @@ __all__ = [
     "RunnerError",
     "StorageError",
     "SupersededError",
+    "brief",
 ]
+
+SHOWN_MAX = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +114,13 @@ class RowError(PenstockError):
 
 class BadNameError(PlanError):
     """A name that cannot be a file name or an identity: what is allowed is in the message."""
+
+
+def brief(value: object) -> str:
+    """A value as a message shows it: on one line, and not at length.
+
+    >>> brief([1, None]), len(brief(list(range(100))))
+    ('[1, None]', 80)
+    """
+    text = " ".join(repr(value).split())
+    return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"

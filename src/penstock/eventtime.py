@@ -12,13 +12,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError, brief
 from penstock.grid import Ints, at_or_before
 from penstock.localtime import DAY, LocalGrid
 
 MICROS = {"us": 1, "µs": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _WORDS = {"microsecond": "us", "millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
 DURATION_MAX = 106_000_000 * MICROS["d"]
+NEEDS_TIME = Fix("time.none", 'Give the stream event time, right after read. Write: .with_watermark("at", delay="5s")')
 _DURATION = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([a-zµ]+)\s*")
 
 
@@ -36,14 +37,22 @@ def micros(value: object, what: str = "duration") -> int:
         if match and unit:
             return _bounded(round(float(match[1]) * MICROS[unit]), value, what)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise PlanError(f'{what}={value} has no unit. Write: {what}="{value}s"')
-    raise PlanError(f'{what}={value!r} is not a duration. Write "250ms", "10s", "5m", "1h", "7d" or a timedelta')
+        raise PlanError(
+            f"{what}={value} has no unit", fix=Fix("duration.unit", f'If seconds are meant, say so. Write: {what}="{value}s"')
+        )
+    raise PlanError(
+        f"{what}={brief(value)} is not a duration",
+        fix=Fix("duration.text", 'It is a timedelta, or a number and a unit: "250ms", "10s", "5m", "1h", "7d"'),
+    )
 
 
 def _bounded(duration: int, value: object, what: str) -> int:
     """A duration that fits 64 bits."""
     if abs(duration) > DURATION_MAX:
-        raise PlanError(f'{what}={value!r} is longer than all of time here. Write at most "106000000d"')
+        raise PlanError(
+            f"{what}={value!r} is longer than all of time here",
+            fix=Fix("duration.longest", f'Write: {what}="106000000d", or {what}="{"-" if duration < 0 else ""}1d"'),
+        )
     return duration
 
 
@@ -67,7 +76,10 @@ def time_text(value: int) -> str:
 def check_clock(clock: object) -> None:
     """A window follows event time or the clock of the machine."""
     if clock not in ("event", "processing"):
-        raise PlanError(f'clock={clock!r} is neither "event" nor "processing". Write: clock="event" (or leave it out)')
+        raise PlanError(
+            f'clock={clock!r} is neither "event" nor "processing"',
+            fix=Fix("window.clock", 'Write: clock="event", or clock="processing"'),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +104,18 @@ class Tumbling:
 
     def __post_init__(self) -> None:
         if self.size <= 0:
-            raise PlanError(f'a window of {duration_text(self.size)} holds nothing. Write a positive size: tumbling("10s")')
+            raise PlanError(
+                f"a window of {duration_text(self.size)} holds nothing",
+                fix=Fix("tumbling.size", 'Give a positive size. Write: pen.tumbling("10s")'),
+            )
         check_clock(self.clock)
         if self.timezone is not None:
             check_zone(self.timezone)
             if self.size % DAY and DAY % self.size:
                 raise PlanError(
                     f"windows of {duration_text(self.size)} fit neither into a day nor days into them, so they cannot follow the"
-                    f' clock of {self.timezone}. Write a size such as "15m", "6h", "1d" or "7d", or leave timezone out'
+                    f" clock of {self.timezone}",
+                    fix=Fix("tumbling.zone", 'Give a size such as "15m", "6h", "1d" or "7d", or leave timezone= out'),
                 )
 
     def assign(self, times: Ints) -> tuple[None, Ints, Ints]:
@@ -145,4 +161,7 @@ def check_zone(timezone: object) -> None:
             return
     except (ZoneInfoNotFoundError, ValueError, OSError):
         pass  # names that are no file names raise the others
-    raise PlanError(f'timezone={timezone!r} is not the name of a time zone. Write: timezone="Europe/Berlin"')
+    raise PlanError(
+        f"timezone={timezone!r} is not the name of a time zone",
+        fix=Fix("window.zone", 'Write: timezone="Europe/Berlin", or timezone="UTC"'),
+    )

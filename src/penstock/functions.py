@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import PlanError, RowError
+from penstock.errors import Fix, PlanError, RowError
 from penstock.row import Row, row_of
 from penstock.schema import (
     is_optional,
@@ -251,7 +251,10 @@ def _annotations(fn: Callable[..., Any], name: str) -> tuple[Any, Any]:
     except ValueError:  # Some builtins have no signature: then nothing is known, and schema= must say it.
         return None, None
     if not parameters:
-        raise PlanError(f"{name} takes no argument, and is given a row. Write: def {name}(row)")
+        called = name if name.isidentifier() else "f"
+        raise PlanError(
+            f"{name} takes no argument, and is given a row", fix=Fix("function.argument", f"Let it take one: def {called}(row)")
+        )
     target: Any = getattr(fn, "func", fn)
     if not inspect.isroutine(target) and not isinstance(target, type):
         target = type(target).__call__
@@ -259,7 +262,8 @@ def _annotations(fn: Callable[..., Any], name: str) -> tuple[Any, Any]:
         hints = typing.get_type_hints(target, include_extras=True)
     except NameError as error:
         raise PlanError(
-            f"cannot read the annotations of {name}: {error}.\n  Define the classes they mention at the top level of a module"
+            f"cannot read the annotations of {name}: {error}",
+            fix=Fix("function.hints", "Define the classes they mention at the top level of a module"),
         ) from error
     except TypeError:
         hints = {}
@@ -272,15 +276,20 @@ def _annotations(fn: Callable[..., Any], name: str) -> tuple[Any, Any]:
 def _returned(name: str, kind: str, returns: Any) -> Any:
     """What one output row is, by the return annotation."""
     if returns is None:
+        called = name if name.isidentifier() else "…"
         raise PlanError(
-            f"cannot tell what {name} returns.\n"
-            f"  Use a function with a return annotation (-> Priced), or say it: .{kind}({name}, schema=float)"
+            f"cannot tell what {name} returns",
+            fix=Fix(
+                "function.returns",
+                f"Use a function with a return annotation (-> float, or a class with fields), or say it: .{kind}({called}, schema=float)",
+            ),
         )
     if kind in ("map", "map_async"):
         inner, optional = is_optional(returns)
         if optional and (inner is Row or is_record_class(inner)):
             raise PlanError(
-                f"{name} may return None, and {kind} makes one row of each.\n  Use flat_map, which may give none, or filter"
+                f"{name} may return None, and {kind} makes one row of each",
+                fix=Fix("function.none", "Use flat_map with a list, which may be empty, or filter first"),
             )
         return returns
     args = typing.get_args(returns)
@@ -288,8 +297,8 @@ def _returned(name: str, kind: str, returns: Any) -> Any:
     iterable = isinstance(origin, type) and hasattr(origin, "__iter__") and not issubclass(origin, Mapping)
     if not iterable or not args:
         raise PlanError(
-            f"flat_map needs a function that gives several rows, and {name} returns {shown_type(returns)}.\n"
-            f"  Annotate it: -> Iterator[{shown_type(returns)}], or use map"
+            f"flat_map needs a function that gives several rows, and {name} returns {shown_type(returns)}",
+            fix=Fix("function.several", f"Annotate it as what it yields, -> Iterator[{shown_type(returns)}], or use map"),
         )
     return args[0]
 
@@ -319,8 +328,8 @@ def decoder_for(name: str, annotation: Any, schema: pa.Schema) -> tuple[tuple[st
     if len(schema) != 1:
         raise PlanError(
             f"{name} takes {shown_type(annotation)}, so its input must have one column, "
-            f"and this has {len(schema)}: {', '.join(schema.names)}.\n"
-            "  Annotate a class with the fields it needs, or take a pen.Row"
+            f"and this has {len(schema)}: {', '.join(schema.names)}",
+            fix=Fix("function.one-column", "Annotate a class with the fields it needs, or take a pen.Row"),
         )
     only = schema.field(0)
     _check_fits(name, only, field)
@@ -395,9 +404,12 @@ def _check_fits(name: str, column: pa.Field, field: pa.Field) -> None:
     wanted = type_name(field.type)
     if not _fits(column.type, field.type):
         raise PlanError(
-            f"{name} takes {wanted} as {field.name!r}, "
-            f"and column {column.name!r} is {type_name(column.type)}.\n"
-            f'  Change the annotation, or cast the column: col("{column.name}").cast("{wanted}")'
+            f"{name} takes {wanted} as {field.name!r}, and column {column.name!r} is {type_name(column.type)}",
+            fix=Fix(
+                "function.type",
+                "Change the annotation, or cast the column before."
+                f' Write: .with_columns({column.name}=col("{column.name}").cast("{wanted}"))',
+            ),
         )
 
 

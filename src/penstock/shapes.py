@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.eventtime import check_clock, duration_text, options
 from penstock.grid import Ints, at_or_after, at_or_before
 
@@ -43,12 +43,15 @@ class Sliding:
         check_clock(self.clock)
         for name, value in (("size", self.size), ("every", self.every)):
             if value <= 0:
-                raise PlanError(f'{name}={duration_text(value)} must be positive. Write: sliding("1h", every="1m")')
+                raise PlanError(
+                    f"{name}={duration_text(value)} must be positive",
+                    fix=Fix("sliding.size", 'Write: pen.sliding("1h", every="1m")'),
+                )
         if self.every > self.size:
             size, every = duration_text(self.size), duration_text(self.every)
             raise PlanError(
-                f"every={every} must not exceed size={size}: rows between two windows would be lost."
-                f' Write tumbling("{every}"), and filter if some rows are not wanted'
+                f"every={every} must not exceed size={size}: rows between two windows would be lost",
+                fix=Fix("sliding.every", f'Filter before, if some rows are not wanted. Write: pen.tumbling("{every}")'),
             )
 
     @property
@@ -119,7 +122,10 @@ class Session:
     def __post_init__(self) -> None:
         check_clock(self.clock)
         if self.gap <= 0:
-            raise PlanError(f'a session with a gap of {duration_text(self.gap)} has no length. Write: session("30m")')
+            raise PlanError(
+                f"a session with a gap of {duration_text(self.gap)} has no length",
+                fix=Fix("session.gap", 'Write: pen.session("30m")'),
+            )
 
     def assign(self, times: Ints) -> tuple[None, Ints, Ints]:
         """What each row alone would make: still to be merged."""
@@ -222,8 +228,8 @@ class CountSliding:
         _check_rows("every", self.every, "sliding(rows=100, every=10)")
         if self.every > self.rows:
             raise PlanError(
-                f"every={self.every} must not exceed rows={self.rows}: rows between two windows would be lost."
-                f" Write: tumbling(rows={self.every})"
+                f"every={self.every} must not exceed rows={self.rows}: rows between two windows would be lost",
+                fix=Fix("sliding.every-rows", f"Write: pen.tumbling(rows={self.every})"),
             )
 
     @property
@@ -286,4 +292,4 @@ class Running:
 
 def _check_rows(name: str, value: object, example: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise PlanError(f"{name}={value!r} is not a number of rows. Write: {example}")
+        raise PlanError(f"{name}={value!r} is not a number of rows", fix=Fix("rows-window.rows", f"Write: pen.{example}"))

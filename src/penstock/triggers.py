@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.eventtime import duration_text, micros
 
 __all__ = [
@@ -80,7 +80,8 @@ class AfterCount(Trigger):
     def __post_init__(self) -> None:
         if not isinstance(self.rows, int) or isinstance(self.rows, bool) or self.rows < 1:
             raise PlanError(
-                f"after_count({self.rows!r}) never fires: it takes a number of rows, 1 or more. Write: after_count(100)"
+                f"after_count({self.rows!r}) never fires: it takes a number of rows, 1 or more",
+                fix=Fix("trigger.count", "Write: triggers.after_count(100)"),
             )
 
     def text(self) -> str:
@@ -101,7 +102,10 @@ class AfterTime(Trigger):
     def __post_init__(self) -> None:
         if self.delay <= 0:
             raise PlanError(
-                f"after_time needs a positive delay, not {duration_text(self.delay)}. For each row write: after_count(1)"
+                f"after_time needs a positive delay, not {duration_text(self.delay)}",
+                fix=Fix(
+                    "trigger.delay", 'To fire at each row, count. Write: triggers.after_time("5s"), or triggers.after_count(1)'
+                ),
             )
 
     def text(self) -> str:
@@ -147,7 +151,8 @@ class _Several(Trigger):
     def __post_init__(self) -> None:
         if not self.several:
             raise PlanError(
-                f"{self._name()}() never fires: it has no parts. Write: {self._name()}(after_count(100), after_time('5s'))"
+                f"{self._name()}() never fires: it has no parts",
+                fix=Fix("trigger.parts", f'Write: triggers.{self._name()}(triggers.after_count(100), triggers.after_time("5s"))'),
             )
 
     @property
@@ -199,7 +204,10 @@ class AfterEach(_Several):
         _Several.__post_init__(self)
         for part in self.several[:-1]:
             if part.endless:
-                raise PlanError(f"in after_each, {part.text()} never finishes, so what follows it never begins. {_once(part)}")
+                raise PlanError(
+                    f"in after_each, {part.text()} never finishes, so what follows it never begins",
+                    fix=Fix("trigger.endless", _once(part)),
+                )
 
     @property
     def endless(self) -> bool:
@@ -217,7 +225,10 @@ class AfterWatermark(Trigger):
     def __post_init__(self) -> None:
         for name, part in (("early", self.early), ("late", self.late)):
             if part and any(isinstance(each, AfterWatermark) for each in _walk(part)):
-                raise PlanError(f'{name}={part.text()} waits for the watermark itself. Write a duration or a number: {name}="5s"')
+                raise PlanError(
+                    f"{name}={part.text()} waits for the watermark itself",
+                    fix=Fix("trigger.watermark", f'Take a duration, or a number of rows. Write: {name}="5s", or {name}=100'),
+                )
 
     @property
     def parts(self) -> tuple[Trigger, ...]:
@@ -256,7 +267,12 @@ def trigger_of(value: object) -> Trigger:
         return Repeatedly(after_time(value))
     if isinstance(value, int) and not isinstance(value, bool):
         return Repeatedly(AfterCount(value))
-    raise PlanError(f'{value!r} is not a trigger. Write a duration ("5s"), a number of rows (100), or one of penstock.triggers')
+    raise PlanError(
+        f"{value!r} is not a trigger",
+        fix=Fix(
+            "trigger.kind", 'Take a duration, a number of rows, or one of penstock.triggers. Write: trigger="5s", or trigger=100'
+        ),
+    )
 
 
 def after_watermark(early: object = None, late: object = None) -> AfterWatermark:

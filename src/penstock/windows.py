@@ -30,7 +30,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from penstock.errors import PlanError, RowError
+from penstock.errors import Fix, PlanError, RowError, brief
 from penstock.eventtime import Tumbling, check_clock, micros
 from penstock.grid import Ints
 from penstock.shapes import TIME_MAX, TIME_MIN, CountSliding, CountTumbling, Running, Session, Sliding
@@ -102,7 +102,10 @@ class Custom:
     def __post_init__(self) -> None:
         check_clock(self.clock)
         if type(self.shape).assign is WindowShape.assign:
-            raise PlanError(f"{self.text()} does not say which windows a time lies in. Define: assign(self, at)")
+            raise PlanError(
+                f"{self.text()} does not say which windows a time lies in",
+                fix=Fix("shape.assign", "Define assign(self, at) in the class, which returns a list of (start, end)"),
+            )
 
     @property
     def clock(self) -> str:
@@ -164,8 +167,13 @@ def shape_of(value: object) -> Shape:
     if isinstance(value, WindowShape):
         return Custom(value)
     if isinstance(value, type) and issubclass(value, WindowShape):
-        raise PlanError(f"window needs a shape, and {value.__name__} is a class of them. Write: .window({value.__name__}())")
-    raise PlanError(f'window needs a shape, and {value!r} is none. Write: .window(pen.tumbling("10s"))')
+        raise PlanError(
+            f"window needs a shape, and {value.__name__} is a class of them",
+            fix=Fix("shape.class", f"Make one of it. Write: .window({value.__name__}())"),
+        )
+    raise PlanError(
+        f"window needs a shape, and {brief(value)} is none", fix=Fix("shape.kind", 'Write: .window(pen.tumbling("10s"))')
+    )
 
 
 # -- what the user writes
@@ -206,8 +214,8 @@ def sliding(
         return CountSliding(rows, every)
     if timezone is not None:
         raise PlanError(
-            f"sliding windows have one length, and days of {timezone} do not. Leave timezone out,"
-            f' or write: tumbling("1d", timezone="{timezone}")'
+            f"sliding windows have one length, and days of {timezone} do not",
+            fix=Fix("sliding.zone", f'Leave timezone= out, or take days. Write: pen.tumbling("1d", timezone="{timezone}")'),
         )
     return Sliding(micros(size, "size"), micros(every, "every"), micros(offset, "offset"), clock)
 
@@ -226,7 +234,10 @@ def _only_rows(rows: object, **others: object) -> None:
     defaults = {"size": None, "offset": "0s", "timezone": None, "clock": "event"}
     for name, value in others.items():
         if value != defaults[name]:
-            raise PlanError(f"a window of rows={rows} has no time, so {name}={value!r} means nothing. Leave {name} out, or rows")
+            raise PlanError(
+                f"a window of rows={rows} has no time, so {name}={value!r} means nothing",
+                fix=Fix("rows-window.time", f"Leave {name} out, or rows"),
+            )
 
 
 def _fields(shape: WindowShape) -> dict[str, Any]:

@@ -40,8 +40,8 @@ def rows_of(stream: pen.Stream, name: str) -> list[dict[str, Any]]:
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "lateness without emit": (lambda: events().key_by("user").window(pen.tumbling("10s"), lateness="1s"), "say how: emit="),
-    "a trigger without emit": (lambda: events().key_by("user").window(pen.tumbling("10s"), trigger="1s"), "say how: emit="),
+    "lateness without emit": (lambda: events().key_by("user").window(pen.tumbling("10s"), lateness="1s"), 'Write: emit="update"'),
+    "a trigger without emit": (lambda: events().key_by("user").window(pen.tumbling("10s"), trigger="1s"), 'Write: emit="update"'),
     "append with a trigger": (
         lambda: events().window(pen.tumbling("10s"), trigger=2, emit="append").aggregate(n=pen.count(), name="x"),
         "nothing for trigger= to say",
@@ -72,7 +72,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "parts of what is withdrawn": (
         lambda: ever().window(pen.running(), emit="delta").aggregate(n=pen.count(), name="x"),
-        'Write emit="retract"',
+        'Write: emit="retract"',
     ),
     "windows of rows that are withdrawn": (
         lambda: ever().window(pen.tumbling(rows=3)).aggregate(n=pen.count(), name="x"),

@@ -118,7 +118,7 @@ def test_a_source_may_set_records_aside_although_the_pipeline_stops_for_bad_rows
         (lambda: pen.retry(0), "retry(0) is no number of attempts, of which there is at least 1\n  Write: pen.retry(3)"),
         (lambda: pen.retry(True), "retry(True) is no number of attempts, of which there is at least 1\n  Write: pen.retry(3)"),
         (lambda: pen.retry(2, then="ignore"), 'then=\'ignore\' is not known\n  Write: then="fail", or then="dead-letter"'),
-        (lambda: pen.retry(2, delay=3), 'delay=3 has no unit. Write: delay="3s"'),
+        (lambda: pen.retry(2, delay=3), 'delay=3 has no unit\n  If seconds are meant, say so. Write: delay="3s"'),
         (lambda: pen.retry(2, delay="-1s"), 'delay="-1s" is negative\n  Write: delay="1s"'),
     ],
 )

@@ -279,18 +279,18 @@ def test_a_step_that_keeps_state_without_a_name() -> None:
     line = here(1)
     error = raised(lambda: events().key_by(campaign="ad_id").aggregate(n=pen.count()))
     assert str(error) == (
-        f"{line}: this aggregate keeps state, so it needs a name: savepoints find its state by it.\n"
+        f"{line}: this aggregate keeps state, so it needs a name: savepoints find its state by it\n"
         '  Write: .aggregate(n=pen.count(), name="campaign-counts")'
     )
     windowed = raised(lambda: timed().key_by("ad_id").window(pen.tumbling("1s")).aggregate(total="sum(n)", n=pen.count()))
-    assert windowed.message.endswith('Write: .aggregate(total="sum(n)", n=pen.count(), name="ad-id-counts")')
+    assert str(windowed).endswith('Write: .aggregate(total="sum(n)", n=pen.count(), name="ad-id-counts")')
     reduced = raised(lambda: events().key_by("ad_id").reduce(most))
-    assert reduced.message == (
-        "this reduce keeps state, so it needs a name: savepoints find its state by it.\n"
+    assert str(reduced).partition(": ")[2] == (
+        "this reduce keeps state, so it needs a name: savepoints find its state by it\n"
         '  Write: .reduce(most, name="ad-id-reduce")'
     )
     over_all = raised(lambda: timed().window(pen.tumbling("1s")).aggregate(n=pen.count()))
-    assert over_all.message.endswith('Write: .aggregate(n=pen.count(), name="all-counts")')
+    assert str(over_all).endswith('Write: .aggregate(n=pen.count(), name="all-counts")')
 
 
 def test_a_column_that_is_not_there() -> None:
@@ -332,8 +332,8 @@ def test_a_window_without_event_time() -> None:
     line = here(1)
     error = raised(lambda: events().key_by("ad_id").window(pen.tumbling("10s")).aggregate(n=pen.count(), name="counts"))
     assert str(error) == (
-        f'{line}: tumbling("10s") needs event time, and this stream has none.\n'
-        '  Write .with_watermark("at", delay="5s") before key_by'
+        f'{line}: tumbling("10s") needs event time, and this stream has none\n'
+        '  Give the stream event time, right after read. Write: .with_watermark("at", delay="5s")'
     )
     over_all = raised(lambda: events().window(pen.tumbling("10s")).aggregate(n=pen.count(), name="counts"))
     assert 'tumbling("10s") needs event time' in over_all.message
@@ -342,10 +342,11 @@ def test_a_window_without_event_time() -> None:
 def test_a_duration_without_a_unit() -> None:
     line = here(1)
     error = raised(lambda: events().with_watermark("at", delay=5))
-    assert str(error) == f'{line}: delay=5 has no unit. Write: delay="5s"'
-    assert str(raised(lambda: pen.tumbling(10))) == f'{here()}: size=10 has no unit. Write: size="10s"'
+    seconds = "If seconds are meant, say so. Write:"
+    assert str(error) == f'{line}: delay=5 has no unit\n  {seconds} delay="5s"'
+    assert str(raised(lambda: pen.tumbling(10))) == f'{here()}: size=10 has no unit\n  {seconds} size="10s"'
     idle = raised(lambda: events().with_watermark("at", delay="5s", idle_after=30))
-    assert idle.message == 'idle_after=30 has no unit. Write: idle_after="30s"'
+    assert str(idle).endswith(f'idle_after=30 has no unit\n  {seconds} idle_after="30s"')
 
 
 @pytest.mark.parametrize("use", [lambda e: e and e, lambda e: e or e, lambda e: not e, lambda e: 1 if e else 2])
@@ -361,11 +362,11 @@ def test_a_lambda_without_a_schema() -> None:
     line = here(1)
     error = raised(lambda: events().map(lambda row: row.price))
     assert str(error) == (
-        f"{line}: cannot tell what <lambda> returns.\n"
-        "  Use a function with a return annotation (-> Priced), or say it: .map(<lambda>, schema=float)"
+        f"{line}: cannot tell what <lambda> returns\n"
+        "  Use a function with a return annotation (-> float, or a class with fields), or say it: .map(…, schema=float)"
     )
     several = raised(lambda: events().flat_map(lambda row: [row.price]))
-    assert several.message.endswith(".flat_map(<lambda>, schema=float)")
+    assert str(several).endswith(".flat_map(…, schema=float)")
 
 
 def test_rows_that_replace_others_into_a_sink_that_can_only_add() -> None:
@@ -374,9 +375,9 @@ def test_rows_that_replace_others_into_a_sink_that_can_only_add() -> None:
     error = raised(lambda: totals.select("ad_id", "n").write(sinks.files("out/trending", format="json")))
     assert str(error) == (
         f"{line}: sink 'trending' (files) can only add rows, and the rows of step 'totals' replace earlier ones"
-        ' (emit="update").\n'
-        "  Use a sink that takes them (sinks.memory, sinks.console, sinks.foreach_batch, sinks.files(..., change='change')),"
-        ' .as_rows(op="op"), or emit="append"'
+        ' (emit="update")\n'
+        "  Use a sink that takes them (sinks.memory, sinks.console, sinks.foreach_batch, or sinks.files with change='change'),"
+        ' or emit="append" before. Write: .as_rows(op="op")'
     )
 
 
@@ -390,10 +391,10 @@ def test_rows_that_replace_others_into_a_sink_that_can_only_add() -> None:
             lambda s: s.key_by("price").aggregate(n=pen.count(), name="a"),
             "the key 'price': a column of type double cannot be a key",
         ),
-        (lambda s: s.filter("n"), "filter needs a condition, and n is int64. Write e.g. n > 0"),
+        (lambda s: s.filter("n"), "filter needs a condition, and n is bigint\n  Compare it"),
         (lambda s: s.split({"a": "n + 1"}), "split needs conditions, and n + 1 is not one"),
-        (lambda s: s.split({"late": "n > 1"}), "the tag 'late' is taken. Choose another"),
-        (lambda s: s.split({"rest": "n > 1"}), "the tag 'rest' is taken. Choose another"),
+        (lambda s: s.split({"late": "n > 1"}), "the tag 'late' is taken\n  Choose another"),
+        (lambda s: s.split({"rest": "n > 1"}), "the tag 'rest' is taken\n  Choose another"),
         (lambda s: s.split({"a": "n > 1"})["b"], "this split has no part 'b'. Its parts: a, and .rest"),
         (lambda s: s.select("n", n="n + 1"), "the column 'n' is made twice"),
         (lambda s: s.rename({"n": "price"}), "the column 'price' is made twice"),
@@ -402,20 +403,23 @@ def test_rows_that_replace_others_into_a_sink_that_can_only_add() -> None:
         (lambda s: s.rename({"n": "__n"}), "the column name '__n' starts with two underscores"),
         (lambda s: s.key_by("ad_id").aggregate(__n=pen.count(), name="a"), "the column name '__n' starts with two underscores"),
         (lambda s: s.key_by(__k="ad_id"), "the column name '__k' starts with two underscores"),
-        (lambda s: s.select("n + 1"), "n + 1 has no name. Write: total='n + 1', or .alias(\"total\")"),
-        (lambda s: s.select(5), "expected an expression or SQL text, and got 5. A literal: pen.lit(5)"),
+        (lambda s: s.select("n + 1"), "n + 1 has no name\n  Name the column. Write: total='n + 1'"),
+        (
+            lambda s: s.select(5),
+            "expected an expression or SQL text, and got 5\n  If a literal is meant, write it so. Write: pen.lit(5)",
+        ),
         (lambda s: s.select(x=None), "expected an expression or SQL text, and got None"),
         (lambda s: s.key_by(), "key_by needs a column"),
         (lambda s: s.key_by("ad_id").aggregate(name="a"), "aggregate needs something to compute"),
         (lambda s: s.key_by("ad_id").aggregate(n="n + 1", name="a"), "n + 1"),
-        (lambda s: s.key_by("ad_id").aggregate(n=col("n"), name="a"), "is no aggregate. Write: n=pen.count()"),
-        (lambda s: s.key_by("ad_id").aggregate(pen.count(), name="a"), "an aggregate needs a name. Write: n=pen.count()"),
+        (lambda s: s.key_by("ad_id").aggregate(n=col("n"), name="a"), "is no aggregate\n  Write: n=pen.count()"),
+        (lambda s: s.key_by("ad_id").aggregate(pen.count(), name="a"), "an aggregate needs a name\n  Write: n=pen.count()"),
         (lambda s: s.key_by("ad_id").aggregate(x=col("ad_id").sum(), name="a"), "sum needs numbers, and found string (ad_id)"),
-        (lambda s: s.key_by("n").aggregate(n=pen.count(), name="a"), "the result would have two columns 'n'. Rename one"),
+        (lambda s: s.key_by("n").aggregate(n=pen.count(), name="a"), "the result would have two columns 'n'\n  Rename one"),
         (lambda s: s.key_by("ad_id").window("10s"), "window needs a shape, and '10s' is none"),
-        (lambda s: pen.tumbling("0s"), "holds nothing. Write a positive size"),
+        (lambda s: pen.tumbling("0s"), "holds nothing\n  Give a positive size"),
         (lambda s: pen.tumbling("ten"), "size='ten' is not a duration"),
-        (lambda s: s.with_watermark("n", delay="1s"), "event time needs a timestamp, and 'n' is int64"),
+        (lambda s: s.with_watermark("n", delay="1s"), "event time needs a timestamp, and 'n' is bigint"),
         (lambda s: s.with_watermark("at", delay="-1s"), "delay=-1s is negative"),
         (lambda s: s.with_watermark("at", delay="soon"), "delay='soon' is not a duration"),
         (lambda s: s.with_watermark("at", delay="1s").with_watermark("at", delay="1s"), "this stream has event time already"),
@@ -430,7 +434,7 @@ def test_rows_that_replace_others_into_a_sink_that_can_only_add() -> None:
 )
 def test_mistakes_are_named_at_the_line_that_made_them(build: Callable[[pen.Stream], Any], text: str) -> None:
     error = raised(lambda: build(events()))
-    assert text in error.message
+    assert text in str(error)
     assert (error.where or "").startswith("test_stream.py:")
 
 
@@ -441,12 +445,12 @@ def test_aggregating_rows_that_replace_others_is_refused() -> None:
         lambda: totals.key_by("n").reduce(most, name="again"),
     ):
         assert "the rows of this stream replace earlier ones, so" in raised(again).message
-    assert 'emit="retract"' in raised(lambda: totals.key_by("n").aggregate(m=pen.count(), name="again")).message
+    assert 'emit="retract"' in str(raised(lambda: totals.key_by("n").aggregate(m=pen.count(), name="again")))
 
 
 def test_steps_that_would_lose_the_key_by_which_rows_replace_others_are_refused() -> None:
     totals = events().key_by("ad_id").aggregate(n=pen.count(), name="totals")
-    assert "and 'ad_id' is left out here. Keep it: select('ad_id', ...)" in raised(lambda: totals.select("n")).message
+    assert "and 'ad_id' is left out here\n  Keep it. Write: .select('ad_id', …)" in str(raised(lambda: totals.select("n")))
     assert "'ad_id' is left out" in raised(lambda: totals.drop("ad_id")).message
     assert "a function may change the key" in raised(lambda: totals.map(double)).message
     assert "map_batches needs final rows" in raised(lambda: totals.map_batches(lambda b: b, schema=totals.schema)).message

@@ -257,14 +257,14 @@ def two_streams(p: pen.Pipeline) -> tuple[pen.Stream, pen.Stream]:
     [
         ({}, 'within="forever"'),
         ({"within": "5m"}, 'within=("-5m", "5m")'),
-        ({"within": ("5s", "1s")}, "lower bound first"),
+        ({"within": ("5s", "1s")}, 'The lower bound comes first. Write: within=("1s", "5s")'),
         ({"within": ("0s", "1s"), "how": "outer"}, "how='outer'"),
         ({"within": ("0s", "1s"), "name": None}, ".join(…, on='k', name=\"k-join\")"),
         ({"within": ("0s", "1s"), "on": {"k": "v"}}, 'with_columns(v=col("v").cast("string"))'),
         ({"within": ("0s", "1s"), "on": "nothing"}, "no column 'nothing'"),
         ({"window": pen.session("1m")}, "session"),
         ({"window": pen.tumbling("1m", clock="processing")}, "processing"),
-        ({"window": pen.tumbling("1m"), "within": ("0s", "1s")}, "Leave one out"),
+        ({"window": pen.tumbling("1m"), "within": ("0s", "1s")}, "Leave one of them out"),
     ],
 )
 def test_what_cannot_be_joined_is_refused_with_the_fix(options: dict[str, Any], message: str) -> None:

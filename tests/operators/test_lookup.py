@@ -119,9 +119,12 @@ def test_a_table_is_read_again_when_it_is_too_old(tmp_path: Path) -> None:
         (lambda p, s: p.table(sources.socket("localhost", 1), key="value"), "has none"),
         (lambda p, s: p.table(7, key="id"), "bounded source"),
         (lambda p, s: p.table(sources.memory(USERS), key="id", refresh=5), 'refresh="5s"'),
-        (lambda p, s: s.lookup(p.table(sources.memory(USERS), key="id"), on="user"), 'on={"…": "id"}'),
-        (lambda p, s: s.lookup(p.table(sources.memory(USERS), key="id"), on={"name": "id"}), 'cast("int64")'),
-        (lambda p, s: s.lookup(p.table(sources.memory(USERS), key="id"), on={"user": "id"}, how="full"), '"inner" or "left"'),
+        (lambda p, s: s.lookup(p.table(sources.memory(USERS), key="id"), on="user"), 'on={"user": "id"}'),
+        (lambda p, s: s.lookup(p.table(sources.memory(USERS), key="id"), on={"name": "id"}), 'cast("bigint")'),
+        (
+            lambda p, s: s.lookup(p.table(sources.memory(USERS), key="id"), on={"user": "id"}, how="full"),
+            'how="inner", or how="left"',
+        ),
         (lambda p, s: s.lookup(s, on="user"), "lookup needs a table"),
     ],
 )

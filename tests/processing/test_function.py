@@ -195,7 +195,7 @@ Plan = Callable[[], Any]
         ),
         (
             lambda: stream().key_by("k").process(OneInput(), name="x", order="time"),
-            "order='time' is not known. Write: order='event-time'",
+            "order='time' is not known\n  Leave it out, or go by event time. Write: order='event-time'",
         ),
         (
             lambda: stream().key_by("k").process(Vectorised(), name="x", schema="a int", order="event-time"),
@@ -208,7 +208,7 @@ Plan = Callable[[], Any]
         (lambda: stream().key_by("k").connect(stream()), "connect needs a stream by key or one that is broadcast"),
         (
             lambda: stream().key_by("k").connect(stream().key_by("n")).process(TwoInputs(), name="x"),
-            "the streams have different keys: string and int64",
+            "the streams have different keys: string and bigint\n  Key both by columns of the same types",
         ),
         (
             lambda: stream().key_by("k").connect(stream(False).key_by("k")).process(TwoInputs(), name="x"),
@@ -220,7 +220,7 @@ Plan = Callable[[], Any]
         ),
         (
             lambda: stream().key_by("k").process(OneInput(), name="x").side("odd"),
-            "this step has no side output 'odd'; it has none.",
+            "this step has no side output 'odd'; it has none\n  Declare it",
         ),
         (lambda: stream().key_by("k").process(OneInput(), name="x").late, "only the result of a window has late rows"),
         (

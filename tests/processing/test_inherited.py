@@ -223,14 +223,24 @@ def test_keys_that_are_inherited_time_out(left: Path) -> None:
     [
         ("number", "kept", "n", "from state 'n' of step 'kept' in {path}: that holds int64, and this holds double"),
         ("n", "kept", "newest", "that holds struct<id: string not null, small: int64 not null>, and this holds int64"),
-        ("n", "kept", "mean", "that is an aggregate, saved as value.sum (double), value.n (int64). Declare an AggregatingState"),
+        (
+            "n",
+            "kept",
+            "mean",
+            "that is an aggregate, saved as value.sum (double), value.n (int64)\n  Declare an AggregatingState",
+        ),
         ("n", "totals", "mean", "that is an aggregate, saved as value.sum (double), value.n (int64)"),
         ("mean", "kept", "most", "that is saved as value (double), and its own aggregate as value.sum (double), value.n (int64)"),
         ("highest", "totals", "low", "that is saved as value.min (double), and its own aggregate as value.max (double)"),
-        ("n", "kept", "fresh", "that forgets by event time, and this never does. Declare both alike: ttl=…, clock='event'"),
+        (
+            "n",
+            "kept",
+            "fresh",
+            'that forgets by event time, and this never does\n  Declare both alike. Write: ttl="1h", clock="event"',
+        ),
         ("brief", "kept", "fresh", "that forgets by event time, and this does so by the other clock"),
         ("n", "windows", "accumulators", "that is by k (string), __window (int64), and this is by k (string)"),
-        ("n", "newest", "rows", "and this holds int64. A class with such fields can hold them"),
+        ("n", "newest", "rows", "and this holds int64\n  Declare the state to hold a class with such fields"),
     ],
 )
 def test_what_does_not_fit_is_refused_where_the_pipeline_is_written(
@@ -331,7 +341,7 @@ def test_keys_of_other_names_or_types_are_refused(left: Path) -> None:
             stream.key_by(by).process(Count(), name="x", initial={"n": saved})
         with pytest.raises(PlanError) as raised:
             stream.key_by(by).process(Count(), name="x", initial={"n": saved})
-        assert f"and this is by {ours}. Key by columns of the same names and types" in str(raised.value)
+        assert f"and this is by {ours}\n  Key by columns of the same names and types" in str(raised.value)
 
 
 def test_files_that_are_altered_or_gone_are_refused(left: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.api.arguments import at_line
 from penstock.api.where import user_line
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.eventtime import micros
 from penstock.functions import RowFunction
 from penstock.names import check_name
@@ -34,11 +34,16 @@ def map_async(
     called = getattr(function, "__name__", type(function).__name__)
     if not inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(type(function).__call__):
         raise PlanError(
-            f"map_async awaits what it is given, and {called} is no async function.\n  Write: async def {named(called)}(…), or use map",
+            f"map_async awaits what it is given, and {called} is no async function",
+            fix=Fix(
+                "async.function", f"Write async before its def, async def {named(called)}(…), or use map instead of map_async"
+            ),
             where=user_line(),
         )
     if not isinstance(capacity, int) or isinstance(capacity, bool):
-        raise PlanError(f"capacity={capacity!r} is no number of calls. Write: capacity=100", where=user_line())
+        raise PlanError(
+            f"capacity={capacity!r} is no number of calls", fix=Fix("async.capacity", "Write: capacity=100"), where=user_line()
+        )
     row_function = at_line(lambda: RowFunction.of(function, "map_async", stream.schema, schema))
     node = AsyncMap(
         where=user_line(),

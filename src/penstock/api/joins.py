@@ -12,7 +12,7 @@ from penstock.api.arguments import as_expr, at_line, need_name
 from penstock.api.where import user_line
 from penstock.connectors.connector import Source
 from penstock.connectors.memory import memory
-from penstock.errors import Fix, PlanError
+from penstock.errors import Fix, PlanError, brief
 from penstock.eventtime import micros
 from penstock.expr import Expr
 from penstock.names import check_name
@@ -39,13 +39,21 @@ def join(left: Stream, right: Stream, *, on: On, window: Any, within: Any, how: 
     common: dict[str, Any] = {"where": user_line(), "left": left._node, "right": right._node, "on": pairs, "how": how}
     common |= {"suffix": suffix, "name": name, "on_error": left._on_error}
     if window is not None and within is not None:
-        raise PlanError("window= and within= are two ways to bound a join. Leave one out", where=user_line())
+        raise PlanError(
+            "window= and within= are two ways to bound a join",
+            fix=Fix("join.two-bounds", "Leave one of them out"),
+            where=user_line(),
+        )
     if window is not None:
         return left._then(joins.WindowJoin(**common, window=at_line(lambda: shape_of(window))))
     if within is None:
         raise PlanError(
-            "this join would keep every row of both sides for ever.\n"
-            '  Bound it: within=("0s", "30m") or window=pen.tumbling("1m"). If it is what you want: within="forever"',
+            "this join would keep every row of both sides for ever",
+            fix=Fix(
+                "join.bounds",
+                'Bound it, or say that this is what you want. Write: within=("0s", "30m"), or window=pen.tumbling("1m"),'
+                ' or within="forever"',
+            ),
             where=user_line(),
         )
     if within == "forever":
@@ -139,19 +147,21 @@ def table(source: Any, *, key: str | Sequence[str], refresh: Any, name: str | No
         source = at_line(lambda: rows_of(source, name or "table"))
     if not source.bounded:
         raise PlanError(
-            f"a table is read to its end, and {source.name!r} ({source.describe()}) has none. Read it as a stream and join:"
-            " .join_asof(p.read(...), on=..., name=...)",
+            f"a table is read to its end, and {source.name!r} ({source.describe()}) has none",
+            fix=Fix("table.unbounded", "Read it as a stream, p.read(...), and join that: .join_asof(stream, on=..., name=...)"),
             where=user_line(),
         )
     keys = (key,) if isinstance(key, str) else tuple(key)
     missing = [column for column in keys if column not in source.schema.names]
     if not keys:
-        raise PlanError('key= names no column. Write: key="id"', where=user_line())
+        raise PlanError("key= names no column", fix=Fix("table.key", f'Write: key="{source.schema.names[0]}"'), where=user_line())
     if missing:
         raise PlanError(f"the table has no column {missing[0]!r}. Columns: {', '.join(source.schema.names)}", where=user_line())
     age = None if refresh is None else at_line(lambda: micros(refresh, "refresh"))
     if age is not None and age <= 0:
-        raise PlanError(f'refresh={refresh!r} is no time to wait. Write: refresh="10m"', where=user_line())
+        raise PlanError(
+            f"refresh={refresh!r} is no time to wait", fix=Fix("table.refresh", 'Write: refresh="10m"'), where=user_line()
+        )
     return Table(at_line(lambda: check_name(name or source.name, "a table")), source, keys, age, uuid4().hex)
 
 
@@ -164,8 +174,10 @@ def rows_of(value: Any, name: str) -> Source:
     if isinstance(value, pa.Table | pa.RecordBatch):
         return memory(value, name=name)
     raise PlanError(
-        f"a table needs a bounded source, and got {value!r}. Write: p.table(sources.files(...), key=...); or give an Arrow table or"
-        " a DataFrame"
+        f"a table needs a bounded source, an Arrow table or a DataFrame, and got {brief(value)}",
+        fix=Fix(
+            "table.source", "Give it rows as a source, sources.memory(rows), files, sources.files(path), or a table as it is"
+        ),
     )
 
 
@@ -173,7 +185,9 @@ def lookup(stream: Stream, table: Table, *, on: On | None, how: str, suffix: str
     """See `Stream.lookup`."""
     if not isinstance(table, Table):
         raise PlanError(
-            f"lookup needs a table, and got {table!r}. Write: .lookup(p.table(source, key=...), on=...)", where=user_line()
+            f"lookup needs a table, and got {brief(table)}",
+            fix=Fix("lookup.table", 'Make one of its source. Write: .lookup(p.table(source, key="id"), on="id")'),
+            where=user_line(),
         )
     pairs = at_line(lambda: pairs_of(table.key if on is None else on))
     node = Lookup(where=user_line(), input=stream._node, table=table, on=pairs, how=how, suffix=suffix, on_error=stream._on_error)
@@ -187,9 +201,17 @@ def lookup(stream: Stream, table: Table, *, on: On | None, how: str, suffix: str
 def check_sides(left: Stream, right: Any, verb: str) -> None:
     """Both are streams of one pipeline."""
     if type(left) is not type(right):
-        raise PlanError(f"{verb} needs a stream, and got {right!r}. A table: .lookup(table, on=...)", where=user_line())
+        raise PlanError(
+            f"{verb} needs a stream, and got {brief(right)}",
+            fix=Fix("join.stream", "Read it with p.read(source); a table is looked up. Write: .lookup(table, on=...)"),
+            where=user_line(),
+        )
     if left._pipeline is not right._pipeline:
-        raise PlanError(f"{verb} needs streams of one pipeline. Read both from the same pen.Pipeline", where=user_line())
+        raise PlanError(
+            f"{verb} needs streams of one pipeline",
+            fix=Fix("join.pipeline", "Read both from the same pen.Pipeline"),
+            where=user_line(),
+        )
 
 
 def pairs_of(on: On) -> tuple[tuple[str, str], ...]:
@@ -198,7 +220,9 @@ def pairs_of(on: On) -> tuple[tuple[str, str], ...]:
         return ((on, on),)
     pairs = tuple(on.items()) if isinstance(on, Mapping) else tuple((name, name) for name in on)
     if not pairs or not all(isinstance(name, str) for pair in pairs for name in pair):
-        raise PlanError(f'on={on!r} names no columns. Write: on="id", on=["x", "y"] or on={{"order_id": "id"}}')
+        raise PlanError(
+            f"on={on!r} names no columns", fix=Fix("join.on", 'Write: on="id", or on=["x", "y"], or on={"order_id": "id"}')
+        )
     return pairs
 
 
@@ -207,6 +231,10 @@ def bounds_of(within: object) -> tuple[int, int]:
     if isinstance(within, tuple | list) and len(within) == 2:
         return micros(within[0], "within"), micros(within[1], "within")
     raise PlanError(
-        f"within={within!r} says nothing of before and after. Write the bounds of the right side's time minus the left's:"
-        ' within=("-5m", "5m") for both, within=("0s", "5m") for after'
+        f"within={within!r} says nothing of before and after",
+        fix=Fix(
+            "join.within",
+            "Give the bounds of the right side's time minus the left's: both ways, or only after."
+            ' Write: within=("-5m", "5m"), or within=("0s", "5m")',
+        ),
     )

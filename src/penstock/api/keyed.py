@@ -11,7 +11,7 @@ from penstock.api import process as processing
 from penstock.api.arguments import at_line, named_aggregates, need_name
 from penstock.api.shortforms import FoldRows, InvertibleFold, window_of
 from penstock.api.where import user_line
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.eventtime import micros
 from penstock.expr import Aggregate, col, struct
 from penstock.folding import ReduceFunction
@@ -68,7 +68,8 @@ class KeyedStream(processing.Processable):
         """A second input for a process function: keyed alike, or broadcast."""
         if not isinstance(other, KeyedStream | processing.BroadcastStream):
             raise PlanError(
-                "connect needs a stream by key or one that is broadcast. Write: .connect(other.key_by(…)), or .connect(other.broadcast())",
+                "connect needs a stream by key or one that is broadcast",
+                fix=Fix("connect.stream", 'Write: .connect(other.key_by("user")), or .connect(other.broadcast())'),
                 where=user_line(),
             )
         return processing.ConnectedStreams(self, other)
@@ -158,9 +159,15 @@ class WindowedStream:
         if emit is None and (self._lateness or self._trigger is not None):
             given = f"lateness={lateness!r}" if self._lateness else f"trigger={trigger!r}"
             raise PlanError(
-                f"with {given} a result may be sent more than once, so say how: emit=\n"
-                '  "append" (once, when nothing can change it any more; not with a trigger), "update" (a newer row replaces the\n'
-                '  earlier one), "retract" (the earlier row is withdrawn), "delta" (only what came since)',
+                f"with {given} a result may be sent more than once, and nothing says how",
+                fix=Fix(
+                    "window.emit",
+                    'A newer row replaces the earlier one ("update"), the earlier one is withdrawn ("retract"), only what came since is'
+                    ' sent ("delta")'
+                    + ("" if trigger is not None else ', or the result once, when nothing can change it any more ("append")')
+                    + '. Write: emit="update", or emit="retract", or emit="delta"'
+                    + ("" if trigger is not None else ', or emit="append"'),
+                ),
                 where=user_line(),
             )
         self._emit = emit or ("update" if isinstance(self._shape, Running) else "append")
@@ -172,7 +179,7 @@ class WindowedStream:
         stream = self._stream
         common: dict[str, Any] = {"where": user_line(), "input": stream._node, "by": self._by, "name": name, "aggregates": built}
         common["on_error"] = stream._on_error
-        plain = isinstance(self._shape, Running) and self._emit == "update" and self._trigger is None
+        plain = isinstance(self._shape, Running) and self._emit == "update" and self._trigger is None and not self._lateness
         if plain and stream._node.changes != "retract":
             return stream._then(keyed.Aggregate(**common))
         options: dict[str, Any] = {
@@ -191,7 +198,9 @@ class WindowedStream:
         shape = None if isinstance(self._shape, Running) else self._shape
         if self._lateness or self._trigger is not None or self._emit != ("update" if shape is None else "append"):
             raise PlanError(
-                "top sends the rows of a window once, when it closes. Leave lateness=, trigger= and emit= out", where=user_line()
+                "top sends the rows of a window once, when it closes",
+                fix=Fix("top.options", "Leave lateness=, trigger= and emit= out"),
+                where=user_line(),
             )
         return joins.top(self._stream, self._by, count, by=by, ascending=ascending, window=shape, name=name)
 

@@ -11,7 +11,7 @@ from penstock.api.arguments import at_line
 from penstock.api.stream import Stream
 from penstock.api.where import CellRun, cell_run, user_line
 from penstock.connectors.connector import Source
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError, brief
 from penstock.names import check_name
 from penstock.plan import logical
 from penstock.plan.explain import explain_plan
@@ -52,7 +52,11 @@ class Pipeline:
     def read(self, source: Source, *, name: str | None = None, on_error: str | None = None) -> Stream:
         """The rows of a source. `on_error`: what becomes of records that cannot be decoded, if not what the pipeline says."""
         if not isinstance(source, Source):
-            raise PlanError(f"read needs a source, and got {source!r}. Write: .read(sources.files(...))", where=user_line())
+            raise PlanError(
+                f"read needs a source, and got {brief(source)}",
+                fix=Fix("read.source", "Make one of it, sources.memory(rows) of rows and sources.files(path) of files"),
+                where=user_line(),
+            )
         label = at_line(lambda: check_name(name or source.name, "a source"))
         then = at_line(lambda: policy_of(on_error, self.policy)).then
         return Stream(self, logical.Read(where=user_line(), source=source, name=label, on_error=then))
@@ -87,7 +91,10 @@ class Pipeline:
     def plan(self) -> PhysicalPlan:
         """What will run."""
         if not self._writes:
-            raise PlanError(f"pipeline {self.name!r} writes nothing. End a stream with .write(sinks.console())")
+            raise PlanError(
+                f"pipeline {self.name!r} writes nothing",
+                fix=Fix("pipeline.sink", "End a stream with a sink. Write: .write(sinks.console())"),
+            )
         dead_last = sorted(
             (write for write, _ in self._writes),
             key=lambda write: any(isinstance(n, logical.DeadLetters) for n in logical.walk((write,))),
@@ -112,6 +119,8 @@ class Pipeline:
             return default_runner()
         if not hasattr(runner, "start"):
             raise PlanError(
-                f"{runner!r} is no runner. Write: pen.Local(), pen.MicroBatch() or pen.Continuous()", where=user_line()
+                f"{brief(runner)} is no runner",
+                fix=Fix("run.runner", "Write: pen.Local(), or pen.MicroBatch(), or pen.Continuous()"),
+                where=user_line(),
             )
         return runner

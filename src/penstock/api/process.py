@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.api.arguments import at_line, need_name
 from penstock.api.where import user_line
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.eventtime import micros
 from penstock.plan.inherited import Inherited, SavedState
 from penstock.plan.process import Process
@@ -136,7 +136,8 @@ def map_with_state(
     returns = at_line(lambda: hints_of(function)).get("return") if schema is None else schema
     if returns is None:
         raise PlanError(
-            f"cannot tell what {name_of(function)} returns.\n  Annotate it: -> Visit | None, or say it: schema=Visit",
+            f"cannot tell what {name_of(function)} returns",
+            fix=Fix("state-function.returns", "Annotate it, -> Visit | None, or say it: schema=Visit"),
             where=user_line(),
         )
     name = need_name(name, "map_with_state", name_of(function), keyed._by)

@@ -20,7 +20,7 @@ from penstock.api.process import BroadcastStream
 from penstock.api.shortforms import window_of
 from penstock.api.where import user_line
 from penstock.connectors.connector import Sink
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError, brief
 from penstock.eventtime import micros
 from penstock.expr import Aggregate, Expr, col, count, lit
 from penstock.functions import RowFunction
@@ -231,8 +231,8 @@ class Stream:
         outputs = self._node.spec.outputs if isinstance(self._node, Process) else {}
         if name not in outputs:
             raise PlanError(
-                f"this step has no side output {name!r}; it has {', '.join(outputs) or 'none'}."
-                f"\n  Declare it in the class of the process function: {name} = pen.Output(…)",
+                f"this step has no side output {name!r}; it has {', '.join(outputs) or 'none'}",
+                fix=Fix("process.side", f"Declare it in the class of the process function: {name} = pen.Output(…)"),
                 where=user_line(),
             )
         return self._then(logical.Port(where=user_line(), input=self._node, port=SIDE + name))
@@ -242,7 +242,8 @@ class Stream:
         """The rows that came after their window had closed; of a join, this side's rows that came too late."""
         if not isinstance(self._late_of, HAS_LATE) and not has_order(self._late_of):
             raise PlanError(
-                "only the result of a window has late rows, or of a join in time. Write: counts = ….window(…).aggregate(…); counts.late",
+                "only the result of a window has late rows, or of a join in time",
+                fix=Fix("late.of", "Take them of that step itself: counts = ….window(…).aggregate(…), then counts.late"),
                 where=user_line(),
             )
         return self._then(logical.Port(where=user_line(), input=self._late_of, port="late"))
@@ -252,7 +253,8 @@ class Stream:
         """The other side's rows that came too late for a join."""
         if not isinstance(self._node, joins.HAS_LATE_RIGHT) and not (has_order(self._node) and len(self._node.inputs) == 2):
             raise PlanError(
-                "only a join in time has late rows of its right side. Write: both = a.join(b, …); both.late_right",
+                "only a join in time has late rows of its right side",
+                fix=Fix("late.right-of", "Take them of the join itself: both = a.join(b, …), then both.late_right"),
                 where=user_line(),
             )
         return self._then(logical.Port(where=user_line(), input=self._node, port="late_right"))
@@ -303,7 +305,15 @@ class Stream:
         """Rows with equal keys are worked on together: `key_by("user")`, `key_by(word="value")`."""
         keys = [*at_line(lambda: named_exprs(columns)), *at_line(lambda: keyword_exprs(named))]
         if not keys:
-            raise PlanError('key_by needs a column. Write: .key_by("user"). Over all rows: .window(...)', where=user_line())
+            raise PlanError(
+                "key_by needs a column",
+                fix=Fix(
+                    "key_by.empty",
+                    f'Name one; without a key there are windows over all rows. Write: .key_by("{self.schema.names[0]}"),'
+                    ' or .window(pen.tumbling("10s"))',
+                ),
+                where=user_line(),
+            )
         computed = {name: expr for name, expr in keys if expr.text() != name}
         stream = self.with_columns(**computed) if computed else self
         return KeyedStream(stream, tuple(name for name, _ in keys))
@@ -389,7 +399,11 @@ class Stream:
         if isinstance(at, Expr | str):
             return at_line(lambda: as_expr(at))
         if not callable(at):
-            raise PlanError(f'{at!r} is neither a column, an expression nor a function. Write: "at"', where=user_line())
+            raise PlanError(
+                f"{brief(at)} is neither a column, an expression nor a function",
+                fix=Fix("watermark.time", 'Name the column with the time. Write: .with_watermark("at", delay="5s")'),
+                where=user_line(),
+            )
         return at_line(lambda: RowFunction.of(at, "map", self.schema, datetime | None))
 
     def _known(self, names: tuple[str, ...]) -> None:

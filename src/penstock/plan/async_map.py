@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from penstock.errors import Fix
 from penstock.eventtime import duration_text
 from penstock.functions import RowFunction
 from penstock.plan.keyed import Stateful, StateLayout
@@ -36,17 +37,23 @@ class AsyncMap(Stateful):
 
     def __post_init__(self) -> None:
         if self.capacity < 1:
-            raise self.error(f"capacity={self.capacity} lets no call begin. Write at least 1")
+            raise self.error(f"capacity={self.capacity} lets no call begin", fix=Fix("async.no-call", "Write: capacity=1"))
         if self.timeout < 1:
-            raise self.error(f'timeout="{duration_text(self.timeout)}" leaves no time to answer. Write e.g. timeout="5s"')
+            raise self.error(
+                f'timeout="{duration_text(self.timeout)}" leaves no time to answer',
+                fix=Fix("async.timeout", 'Write: timeout="5s"'),
+            )
         if self.input.changes == "update":
             raise self.error(
-                "a function may change the key by which rows of this stream replace earlier ones. Use select or with_columns"
+                "a function may change the key by which rows of this stream replace earlier ones",
+                fix=Fix(
+                    "async.of-updates", "Call it before the rows are aggregated; what comes behind can be changed by with_columns"
+                ),
             )
         if self.input.changes == "retract" and not self.ordered:
             raise self.error(
-                "rows of this stream can be withdrawn, and ordered=False might send what withdraws a row before the row."
-                " Leave ordered=False out"
+                "rows of this stream can be withdrawn, and ordered=False might send what withdraws a row before the row",
+                fix=Fix("async.ordered", "Leave ordered=False out"),
             )
         self._like(self.input, self.function.output)
         self._set(keys=())

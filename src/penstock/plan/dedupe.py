@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.eventtime import duration_text
+from penstock.errors import Fix
+from penstock.eventtime import NEEDS_TIME, duration_text
 from penstock.plan.joins import BOUND_MAX
 from penstock.plan.keyed import KeyedRows, StateLayout, late_rows
 from penstock.plan.logical import Node, Used
@@ -25,17 +26,22 @@ class DropDuplicates(KeyedRows):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.input.changes == "retract":
+            columns = ", ".join(f'"{name}"' for name in self.by)
             raise self.error(
-                "rows of this stream can be withdrawn, and drop_duplicates cannot take back that it let one through."
-                " Count instead: .key_by(…).aggregate(n=pen.count(), name=…)"
+                "rows of this stream can be withdrawn, and drop_duplicates cannot take back that it let one through",
+                fix=Fix(
+                    "dedupe.of-changes", f'Count instead. Write: .key_by({columns}).aggregate(n=pen.count(), name="{self.name}")'
+                ),
             )
         if self.within is not None and not self.input.timed:
             raise self.error(
-                f'within="{duration_text(self.within)}" is about event time, and this stream has none.\n'
-                '  Write .with_watermark("at", delay="5s") first, or leave within= out: keys are then remembered for ever'
+                f'within="{duration_text(self.within)}" is about event time, and this stream has none',
+                fix=Fix("dedupe.time", f"Leave within= out, and keys are remembered for ever; or: {NEEDS_TIME.text}"),
             )
         if self.within is not None and not 0 <= self.within <= BOUND_MAX:
-            raise self.error(f'within="{duration_text(self.within)}" is no length of time. Write e.g. within="1h"')
+            raise self.error(
+                f'within="{duration_text(self.within)}" is no length of time', fix=Fix("dedupe.within", 'Write: within="1h"')
+            )
         self._like(self.input)
 
     def needs(self, used: Used) -> list[set[str]]:

@@ -19,7 +19,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.processing.states import EXPIRES, VALUE, AggregatingState, State
 from penstock.state.keygroups import canonical_type
 
@@ -78,22 +78,26 @@ class Inherited:
                 values.append(rows.column(self.state.expires) if there else pa.nulls(rows.num_rows, pa.int64()))
             yield rows.select(names), pa.RecordBatch.from_arrays(values, names=[f.name for f in self.state.columns()])
 
-    def _error(self, why: str) -> PlanError:
-        return PlanError(f"state {self.state.name!r} cannot start from {self.saved.about}: {why}")
+    def _error(self, why: str, *, fix: Fix | None = None) -> PlanError:
+        return PlanError(f"state {self.state.name!r} cannot start from {self.saved.about}: {why}", fix=fix)
 
     def _check_keys(self, keys: pa.Schema) -> None:
         ours = {key.name: canonical_type(key.type) for key in self.keys}
         theirs = {key.name: key.type for key in keys}
         if ours != theirs:
             raise self._error(
-                f"that is by {_list(theirs)}, and this is by {_list(ours)}. Key by columns of the same names and types"
+                f"that is by {_list(theirs)}, and this is by {_list(ours)}",
+                fix=Fix("saved-state.keys", "Key by columns of the same names and types"),
             )
 
     def _check_expiry(self, values: pa.Schema) -> None:
         for clock, column in EXPIRES.items():
             if column in values.names and self.state.expires != column:
                 ours = "never does" if self.state.expires is None else "does so by the other clock"
-                raise self._error(f"that forgets by {clock} time, and this {ours}. Declare both alike: ttl=…, clock={clock!r}")
+                raise self._error(
+                    f"that forgets by {clock} time, and this {ours}",
+                    fix=Fix("saved-state.ttl", f'Declare both alike. Write: ttl="1h", clock="{clock}"'),
+                )
 
     def _converts(self, keys: pa.Schema, values: pa.Schema) -> list[Convert]:
         """What makes the state's columns of those that are saved."""
@@ -112,11 +116,13 @@ class Inherited:
             return [_column(alone, kind)]
         if any(name.startswith(f"{VALUE}.") for name in there):
             raise self._error(
-                f"that is an aggregate, saved as {_list(there)}. Declare an AggregatingState of the same aggregate, and start that"
+                f"that is an aggregate, saved as {_list(there)}",
+                fix=Fix("saved-state.aggregate", "Declare an AggregatingState of the same aggregate, and start that"),
             )
         if not pa.types.is_struct(kind):
             raise self._error(
-                f"that has the columns {_list(there)}, and this holds {kind}. A class with such fields can hold them"
+                f"that has the columns {_list(there)}, and this holds {kind}",
+                fix=Fix("saved-state.class", "Declare the state to hold a class with such fields"),
             )
         known = {**there, **{key.name: key.type for key in keys}}
         for field in kind:

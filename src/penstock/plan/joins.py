@@ -18,9 +18,11 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from penstock.eventtime import duration_text
+from penstock.errors import Fix
+from penstock.eventtime import NEEDS_TIME, duration_text
 from penstock.plan.keyed import TIME_BOUNDS, WINDOW_COLUMN, Keyed, Late, StateLayout, free_bounds
-from penstock.plan.logical import Node, Used, check_column_name, unique_schema
+from penstock.plan.logical import Node, Used, casting, check_column_name, unique_schema
+from penstock.schema import type_name
 from penstock.state.keygroups import canonical_type
 from penstock.windows import Shape, Sliding, Tumbling
 
@@ -49,7 +51,10 @@ class Joining(Keyed):
 
     def __post_init__(self) -> None:
         if self.how not in self.hows:
-            raise self.error(f"how={self.how!r} is not known here. Write one of {', '.join(map(repr, self.hows))}")
+            raise self.error(
+                f"how={self.how!r} is not known here",
+                fix=Fix("join.how", f"Write: {', or '.join(f'how={how!r}' for how in self.hows)}"),
+            )
         self._check_kinds()
         self._check_on()
         self._set(schema=self._result_schema(), timed=self.left.timed and self.right.timed)
@@ -61,25 +66,26 @@ class Joining(Keyed):
         for side, node in zip(SIDES, self.inputs):
             if node.changes == "update":
                 raise self.error(
-                    f"rows of the {side} side replace earlier ones, so this join would match both."
-                    ' Let the step before withdraw what it replaces (.window(pen.running(), emit="retract")) and join'
-                    ' with within="forever"'
+                    f"rows of the {side} side replace earlier ones, so this join would match both",
+                    fix=Fix(
+                        "join.of-updates",
+                        'Let the step before withdraw what it replaces, .window(pen.running(), emit="retract").aggregate(…), and join'
+                        ' for ever. Write: within="forever"',
+                    ),
                 )
             self._check_kind(side, node)
 
     def _check_kind(self, side: str, node: Node) -> None:
         if node.changes == "retract":
             raise self.error(
-                f"rows of the {side} side can be withdrawn, and this join sends what it finds once and for all."
-                ' Write: within="forever"'
+                f"rows of the {side} side can be withdrawn, and this join sends what it finds once and for all",
+                fix=Fix("join.of-retractions", 'Write: within="forever"'),
             )
 
     def _need_time(self, what: str) -> None:
         for side, node in zip(SIDES, (self.left, self.right)):
             if not node.timed:
-                raise self.error(
-                    f'{what} needs event time, and the {side} side has none.\n  Write .with_watermark("at", delay="5s") on it first'
-                )
+                raise self.error(f"{what} needs event time, and the {side} side has none", fix=NEEDS_TIME)
 
     def _check_on(self) -> None:
         for node, names in ((self.left, self.left_keys), (self.right, self.right_keys)):
@@ -88,8 +94,9 @@ class Joining(Keyed):
             ours, theirs = self.left.schema.field(left).type, self.right.schema.field(right).type
             if canonical_type(ours) != canonical_type(theirs):
                 raise self.error(
-                    f"{left!r} is {ours} on the left side and {right!r} is {theirs} on the right: no row would match."
-                    f' Cast one of them first: .with_columns({right}=col("{right}").cast("{ours}"))'
+                    f"{left!r} is {type_name(ours)} on the left side and {right!r} is {type_name(theirs)} on the right: no row would"
+                    " match",
+                    fix=Fix("join.types", f"On the right side, cast it first. Write: {casting(right, ours)}"),
                 )
         for names in (self.left_keys, self.right_keys):
             if len(set(names)) < len(names):
@@ -207,9 +214,15 @@ class IntervalJoin(Joining):
         self._need_time("a join within bounds of time")
         if self.lower > self.upper:
             low, high = duration_text(self.lower), duration_text(self.upper)
-            raise self.error(f'within=("{low}", "{high}") holds no time. Write the lower bound first: within=("{high}", "{low}")')
+            raise self.error(
+                f'within=("{low}", "{high}") holds no time',
+                fix=Fix("join.order-of-bounds", f'The lower bound comes first. Write: within=("{high}", "{low}")'),
+            )
         if max(abs(self.lower), abs(self.upper)) > BOUND_MAX:
-            raise self.error('a bound of within= is longer than a thousand years. To keep rows for ever: within="forever"')
+            raise self.error(
+                "a bound of within= is longer than a thousand years",
+                fix=Fix("join.longest", 'Keep rows for ever. Write: within="forever"'),
+            )
 
     def states(self) -> Sequence[StateLayout]:
         layouts = []
@@ -238,9 +251,11 @@ class WindowJoin(Joining):
     def __post_init__(self) -> None:
         if not isinstance(self.window, Tumbling | Sliding) or self.window.clock != "event":
             raise self.error(
-                f"a join over {self.window.text()} is not there: both sides must agree where windows begin and end."
-                ' Write window=pen.tumbling("1m") or pen.sliding("1h", every="1m"), or bound the time between rows:'
-                ' within=("-5m", "30m")'
+                f"a join over {self.window.text()} is not there: both sides must agree where windows begin and end",
+                fix=Fix(
+                    "join.window",
+                    'Write: window=pen.tumbling("1m"), or window=pen.sliding("1h", every="1m"), or within=("-5m", "30m")',
+                ),
             )
         super().__post_init__()
         self._need_time(self.window.text())
@@ -276,7 +291,9 @@ class AsofJoin(Joining):
         super().__post_init__()
         self._need_time("join_asof")
         if self.tolerance is not None and not 0 <= self.tolerance <= BOUND_MAX:
-            raise self.error(f'tolerance="{duration_text(self.tolerance)}" is no age. Write e.g. tolerance="5s"')
+            raise self.error(
+                f'tolerance="{duration_text(self.tolerance)}" is no age', fix=Fix("join.tolerance", 'Write: tolerance="5s"')
+            )
 
     def states(self) -> Sequence[StateLayout]:
         timers = self._layout("timers", [pa.field(SIDE, _INT), pa.field(BUCKET, _INT)], None)

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from penstock.errors import PlanError
-from penstock.eventtime import duration_text
+from penstock.errors import Fix, PlanError
+from penstock.eventtime import NEEDS_TIME, duration_text
 from penstock.expr import Accumulators
 from penstock.expr import Aggregate as AggregateExpr
 from penstock.folding import ReduceFunction
@@ -116,8 +116,11 @@ class KeyedRows(Keyed):
     def __post_init__(self) -> None:
         if self.input.changes == "update":
             raise self.error(
-                f"the rows of this stream replace earlier ones, so {self.verb} would count both."
-                ' Let the step before withdraw what it replaces: .window(pen.running(), emit="retract")'
+                f"the rows of this stream replace earlier ones, so {self.verb} would count both",
+                fix=Fix(
+                    "keyed.of-updates",
+                    'Let the step before withdraw what it replaces. Write: .window(pen.running(), emit="retract")',
+                ),
             )
         self.check_keys(self.input, self.by)
 
@@ -243,43 +246,71 @@ class WindowAggregate(Aggregating):
     def _check(self) -> None:
         shape, window = self.window, self.window.text()
         if shape.clock == "event" and shape.timed and not self.input.timed:
-            raise self.error(
-                f'{window} needs event time, and this stream has none.\n  Write .with_watermark("at", delay="5s") before key_by'
-            )
+            raise self.error(f"{window} needs event time, and this stream has none", fix=NEEDS_TIME)
         if self.emit not in EMITS:
-            raise self.error(f"emit={self.emit!r} is not known. Write one of {', '.join(map(repr, EMITS))}")
+            raise self.error(
+                f"emit={self.emit!r} is not known", fix=Fix("emit.words", f"Write: {', or '.join(f'emit={e!r}' for e in EMITS)}")
+            )
         if self.emit == "append" and self.trigger is not None:
             raise self.error(
-                'emit="append" sends each result once, when nothing can change it, so there is nothing for trigger= to say.\n'
-                '  Write emit="update" (a newer row replaces the earlier one), "retract" or "delta", or leave the trigger out'
+                'emit="append" sends each result once, when nothing can change it, so there is nothing for trigger= to say',
+                fix=Fix(
+                    "emit.trigger",
+                    "Leave the trigger out, or have a newer row replace or withdraw the earlier one, or send only what came since."
+                    ' Write: emit="update", or emit="retract", or emit="delta"',
+                ),
             )
         if self.emit == "append" and isinstance(shape, Running):
-            raise self.error('pen.running() never closes, so emit="append" would never send a row. Write emit="update"')
+            raise self.error(
+                'pen.running() never closes, so emit="append" would never send a row',
+                fix=Fix("emit.running", 'Write: emit="update"'),
+            )
         if self.emit == "complete" and not isinstance(shape, Running):
             raise self.error(
-                f'emit="complete" sends the whole result each time: with {window} it grows for ever. Write emit="update"'
+                f'emit="complete" sends the whole result each time: with {window} it grows for ever',
+                fix=Fix("emit.complete", 'Write: emit="update"'),
             )
         if self.lateness < 0:
-            raise self.error(f"lateness={duration_text(self.lateness)} is negative")
+            raise self.error(
+                f"lateness={duration_text(self.lateness)} is negative",
+                fix=Fix("lateness.negative", f'Write: lateness="{duration_text(-self.lateness)}"'),
+            )
         if self.lateness and (shape.clock != "event" or not shape.timed):
-            raise self.error(f"lateness is about event time, and {window} does not go by it. Leave it out")
+            raise self.error(
+                f"lateness is about event time, and {window} does not go by it", fix=Fix("lateness.time", "Leave lateness= out")
+            )
         if shape.by_rows and (self.emit not in ("append", "delta") or self.trigger is not None):
-            raise self.error(f"{window} sends its result when it is full, once. Leave trigger= and emit= out")
+            raise self.error(
+                f"{window} sends its result when it is full, once", fix=Fix("rows-window.options", "Leave trigger= and emit= out")
+            )
         if shape.by_rows and self.input.changes == "retract":
-            raise self.error(f"{window} counts rows as they come, and rows of this stream can be withdrawn. Use a window of time")
+            raise self.error(
+                f"{window} counts rows as they come, and rows of this stream can be withdrawn",
+                fix=Fix("rows-window.of-retractions", 'Use a window of time. Write: pen.running(), or pen.tumbling("1m")'),
+            )
         if self.input.retimed and shape.clock == "event" and shape.timed and not self.lateness:
             raise self.error(
                 "sessions before this step may grow after they were sent: what is withdrawn then has another time than what replaces it,"
-                f" and {window} may find one of them late.\n  Give it lateness=, or write .window(pen.running(), ...) here, or"
-                ' emit="append" there'
+                f" and {window} may find one of them late",
+                fix=Fix(
+                    "window.of-sessions",
+                    'Wait for them, lateness="1m" and emit="retract", or take .window(pen.running()) here, or emit="append" there',
+                ),
             )
         if shape.merging and self.input.changes == "retract":
             raise self.error(
-                f"rows of this stream can be withdrawn, and {window} cannot tell any more which of its rows kept it together."
-                ' Use a window that does not depend on its rows, or let the step before send each result once: emit="append"'
+                f"rows of this stream can be withdrawn, and {window} cannot tell any more which of its rows kept it together",
+                fix=Fix(
+                    "session.of-retractions",
+                    "Use a window that does not depend on its rows, such as pen.tumbling, or let the step before send each result once."
+                    ' Write: emit="append"',
+                ),
             )
         if self.emit == "delta" and self.input.changes == "retract":
-            raise self.error('emit="delta" sends what came since, and rows of this stream can be withdrawn. Write emit="retract"')
+            raise self.error(
+                'emit="delta" sends what came since, and rows of this stream can be withdrawn',
+                fix=Fix("emit.delta", 'Write: emit="retract"'),
+            )
 
     @property
     def bounds(self) -> tuple[pa.Field, ...]:
@@ -419,7 +450,10 @@ class Reducing(KeyedRows):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.input.changes != "append":
-            raise self.error("reduce cannot take a row back, and rows of this stream can be withdrawn. Use aggregate")
+            raise self.error(
+                "reduce cannot take a row back, and rows of this stream can be withdrawn",
+                fix=Fix("reduce.of-retractions", "Use aggregate instead of reduce"),
+            )
 
     def needs(self, used: Used) -> list[set[str]]:
         return [set(self.input.schema.names)]
@@ -457,10 +491,7 @@ class WindowReduce(Reducing):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.input.timed:
-            raise self.error(
-                f"{self.window.text()} needs event time, and this stream has none."
-                '\n  Write .with_watermark("at", delay="5s") before key_by'
-            )
+            raise self.error(f"{self.window.text()} needs event time, and this stream has none", fix=NEEDS_TIME)
         # Of which earlier window a folded row was nobody can say, unless it is part of the key.
         away = {*self.by, ALL_COLUMN, *(f.name for f in self.bounds)}
         rest = [f for f in self.input.schema if f.name not in away]

@@ -24,7 +24,9 @@ from penstock.connectors.connector import Sink, Source
 from penstock.errors import Fix, PlanError
 from penstock.eventtime import duration_text
 from penstock.expr import Expr, col
+from penstock.expr.promote import is_numeric
 from penstock.functions import RowFunction
+from penstock.schema import type_name
 
 TIME_COLUMN = "__time"
 CHANGE_COLUMN = "__change"
@@ -135,7 +137,10 @@ class Project(Node):
         names = [name for name, _ in self.columns]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise self.error(f"the column {twice[0]!r} is made twice. Give one of them another name: select(a=..., b=...)")
+            raise self.error(
+                f"the column {twice[0]!r} is made twice",
+                fix=Fix("column.twice", f'Give one of them another name. Write: {twice[0]}_2=col("{twice[0]}")'),
+            )
         fields = []
         for name, expr in self.columns:
             check_column_name(name, self)
@@ -144,14 +149,17 @@ class Project(Node):
         lost = [key for key in self.keys if key not in names]
         if lost and self.changes == "update":
             raise self.error(
-                f"rows of this stream replace earlier rows with the same {', '.join(self.keys)}, and {lost[0]!r} is left out here."
-                f" Keep it: select({', '.join(repr(key) for key in self.keys)}, ...)"
+                f"rows of this stream replace earlier rows with the same {', '.join(self.keys)}, and {lost[0]!r} is left out here",
+                fix=Fix("column.key-lost", f"Keep it. Write: .select({', '.join(repr(key) for key in self.keys)}, …)"),
             )
         altered = [name for name, expr in self.columns if name in self.keys and expr.text() != col(name).text()]
         if altered and self.changes == "update":
             raise self.error(
                 f"rows of this stream replace earlier rows with the same {', '.join(self.keys)}, and {altered[0]!r} is computed anew"
-                " here. Give the new column another name"
+                " here",
+                fix=Fix(
+                    "column.key-altered", f"Give the new column another name, such as {altered[0]}_2, and keep {altered[0]!r}"
+                ),
             )
 
     @property
@@ -181,8 +189,10 @@ class Filter(Node):
     def __post_init__(self) -> None:
         kind = typed(self.condition, self.input, self)
         if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+            asked = f"({self.condition.text()}) {'> 0' if is_numeric(kind) else 'is not null'}"
             raise self.error(
-                f"filter needs a condition, and {self.condition.text()} is {kind}. Write e.g. {self.condition.text()} > 0"
+                f"filter needs a condition, and {self.condition.text()} is {type_name(kind)}",
+                fix=Fix("filter.condition", f"Compare it, or ask whether it is there. Write: .filter({asked!r})"),
             )
         filtered(self, self.input)
 
@@ -213,7 +223,10 @@ class MapRows(Node):
             return
         if self.input.changes == "update":
             raise self.error(
-                "a function may change the key by which rows of this stream replace earlier ones. Use select or with_columns"
+                "a function may change the key by which rows of this stream replace earlier ones",
+                fix=Fix(
+                    "map.of-updates", "Use expressions: with_columns, select or filter, with a pen.udf where SQL has no function"
+                ),
             )
         self._like(self.input, self.function.output)
         self._set(keys=())
@@ -300,12 +313,13 @@ class Split(Node):
     def __post_init__(self) -> None:
         for tag, condition in self.conditions:
             if tag in ("main", "late", "dead", "rest"):
-                raise self.error(f"the tag {tag!r} is taken. Choose another")
+                raise self.error(f"the tag {tag!r} is taken", fix=Fix("split.tag", f"Choose another. Write: {tag}_part"))
             if not pa.types.is_boolean(typed(condition, self.input, self)):
                 raise self.error(f"split needs conditions, and {condition.text()} is not one")
         if self.input.changes == "update":
             raise self.error(
-                "rows of this stream replace earlier ones, and a newer one may belong elsewhere. Use filter, once for each part"
+                "rows of this stream replace earlier ones, and a newer one may belong elsewhere",
+                fix=Fix("split.of-updates", "Use filter, once for each part"),
             )
         self._like(self.input)
 
@@ -349,7 +363,10 @@ class AsRows(Node):
     def __post_init__(self) -> None:
         check_column_name(self.op, self)
         if self.op in self.input.schema.names:
-            raise self.error(f"there is a column {self.op!r} already. Name another: .as_rows(op=...)")
+            raise self.error(
+                f"there is a column {self.op!r} already",
+                fix=Fix("as_rows.column", f'Name another. Write: .as_rows(op="{self.op}_2")'),
+            )
         self._like(self.input, self.input.schema.append(pa.field(self.op, pa.string(), nullable=False)))
         self._set(changes="append", keys=(), signed=False)
 
@@ -399,9 +416,11 @@ class AssignTime(Node):
 
     def __post_init__(self) -> None:
         if self.input.timed:
-            raise self.error("this stream has event time already. Say with_watermark once, right after read")
+            raise self.error(
+                "this stream has event time already", fix=Fix("watermark.again", "Say with_watermark once, right after read")
+            )
         if self.input.changes != "append":
-            raise self.error("with_watermark needs final rows. Say it right after read")
+            raise self.error("with_watermark needs final rows", fix=Fix("watermark.of-changes", "Say it right after read"))
         self._check_timestamp(self.at, "event time")
         if self.punctuated is not None:
             self._check_timestamp(self.punctuated, "a punctuation")
@@ -416,28 +435,44 @@ class AssignTime(Node):
         if not pa.types.is_timestamp(kind):
             text = what.text()
             named = text in self.input.schema.names
-            fix = f"with_columns({text}=col({text!r}).cast('timestamp'))" if named else f'"cast({text} as timestamp)"'
-            raise self.error(f"{role} needs a timestamp, and {text!r} is {kind}. Write: {fix}")
+            fix = f'.with_columns({text}="cast({text} as timestamp)")' if named else f'"cast({text} as timestamp)"'
+            raise self.error(
+                f"{role} needs a timestamp, and {text!r} is {type_name(kind)}",
+                fix=Fix("watermark.type", f"Make one of it. Write: {fix}"),
+            )
 
     def _check_options(self) -> None:
         if self.delay is None and self.punctuated is None:
             raise self.error(
-                'with_watermark must know how late rows may be. Write: delay="5s"; delay="0s" if times never go back;'
-                " or punctuated= if rows say themselves how far time is"
+                "with_watermark must know how late rows may be",
+                fix=Fix(
+                    "watermark.delay",
+                    "Say it, or that times never go back; punctuated= is for rows that say themselves how far time is."
+                    ' Write: delay="5s", or delay="0s"',
+                ),
             )
         if self.delay is not None and self.punctuated is not None:
             raise self.error(
                 f"delay={duration_text(self.delay)} makes the watermark follow event time, and punctuated= makes it follow what"
-                " rows say. Leave one of them out"
+                " rows say",
+                fix=Fix("watermark.two-ways", "Leave one of them out"),
             )
         for name in ("delay", "idle_after", "max_ahead", "drift"):
             value = getattr(self, name)
             if value is not None and value < 0:
-                raise self.error(f"{name}={duration_text(value)} is negative. Write: {name}={duration_text(-value)!r}")
+                raise self.error(
+                    f"{name}={duration_text(value)} is negative",
+                    fix=Fix("watermark.negative", f'Write: {name}="{duration_text(-value)}"'),
+                )
         if self.drift is not None and self.align is None:
-            raise self.error('drift= says how far apart the splits of a group may be. Name the group too: align="group"')
+            raise self.error(
+                "drift= says how far apart the splits of a group may be, and no group is named",
+                fix=Fix("watermark.align", 'Name it. Write: align="group"'),
+            )
         if self.align is not None and self.drift is None:
-            raise self.error(f'align={self.align!r} needs to know how far apart splits may be. Write: drift="1m"')
+            raise self.error(
+                f"align={self.align!r} needs to know how far apart splits may be", fix=Fix("watermark.drift", 'Write: drift="1m"')
+            )
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -467,15 +502,15 @@ class Write(Node):
 
     def __post_init__(self) -> None:
         if self.input.changes not in self.sink.accepts:
-            raise self.error(self._refusal())
+            raise self._refusal()
         self._like(self.input)
         if self.change in self.schema.names:
             raise self.error(
-                f"a sink is told by a column {self.change!r} which rows are withdrawn, and this stream has one of that name."
-                f' Rename it: .rename({{"{self.change}": "{self.change}_was"}})'
+                f"a sink is told by a column {self.change!r} which rows are withdrawn, and this stream has one of that name",
+                fix=Fix("write.change-column", f'Rename it. Write: .rename({{"{self.change}": "{self.change}_was"}})'),
             )
 
-    def _refusal(self) -> str:
+    def _refusal(self) -> PlanError:
         step, sink = step_name(self.input), f"sink {self.name!r} ({self.sink.describe().split(',')[0]})"
         if self.input.changes == "update":
             problem = f'{sink} can only add rows, and the rows of step {step!r} replace earlier ones (emit="update")'
@@ -483,8 +518,13 @@ class Write(Node):
             problem = f'{sink} takes the last row of each key, and step {step!r} withdraws rows (emit="retract")'
         else:
             problem = f'{sink} can only add rows, and step {step!r} withdraws rows (emit="retract")'
-        takers = "sinks.memory, sinks.console, sinks.foreach_batch, sinks.files(..., change='change')"
-        return f'{problem}.\n  Use a sink that takes them ({takers}), .as_rows(op="op"), or emit="append"'
+        takers = "sinks.memory, sinks.console, sinks.foreach_batch, or sinks.files with change='change'"
+        return self.error(
+            problem,
+            fix=Fix(
+                "write.of-changes", f'Use a sink that takes them ({takers}), or emit="append" before. Write: .as_rows(op="op")'
+            ),
+        )
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -531,8 +571,8 @@ def typed(expr: Expr, input: Node, node: Node) -> pa.DataType:
         )
     if CHANGE_COLUMN in expr.columns() and input.changes == "retract":
         raise node.error(
-            "with op() what is withdrawn would differ from what was sent, and never cancel it. Make plain rows of the changes first:"
-            ' .as_rows(op="op")'
+            "with op() what is withdrawn would differ from what was sent, and never cancel it",
+            fix=Fix("op.of-retractions", 'Make plain rows of the changes first. Write: .as_rows(op="op")'),
         )
     if CHANGE_COLUMN in expr.columns() and not input.signed:
         raise node.error("op() tells whether a row is withdrawn, and rows of this stream never are")
@@ -556,7 +596,15 @@ def check_columns(names: list[str] | tuple[str, ...], input: Node, node: Node) -
 def check_column_name(name: str, node: Node) -> None:
     """Names that start with two underscores are ours."""
     if name.startswith("__") and name != ALL_COLUMN:
-        raise node.error(f"the column name {name!r} starts with two underscores, which are kept for Penstock. Choose another")
+        raise node.error(
+            f"the column name {name!r} starts with two underscores, which are kept for Penstock",
+            fix=Fix("column.reserved", f"Choose another, such as {name.strip('_') or 'value'}"),
+        )
+
+
+def casting(name: str, wanted: pa.DataType) -> str:
+    """The line that gives a column the type of another."""
+    return f'.with_columns({name}=col("{name}").cast("{type_name(wanted)}"))'
 
 
 def unique_schema(fields: list[pa.Field], node: Node) -> pa.Schema:
@@ -564,7 +612,10 @@ def unique_schema(fields: list[pa.Field], node: Node) -> pa.Schema:
     names = [f.name for f in fields]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise node.error(f"the result would have two columns {twice[0]!r}. Rename one")
+        raise node.error(
+            f"the result would have two columns {twice[0]!r}",
+            fix=Fix("column.two", f"Rename one before, to {twice[0]}_2 for example"),
+        )
     return pa.schema(fields)
 
 

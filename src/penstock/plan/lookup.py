@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from penstock.connectors.connector import Source
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.eventtime import duration_text
-from penstock.plan.logical import Node, Used, check_column_name, check_columns, unique_schema
+from penstock.plan.logical import Node, Used, casting, check_column_name, check_columns, unique_schema
+from penstock.schema import type_name
 from penstock.state.keygroups import canonical_type
 
 
@@ -51,7 +52,7 @@ class Lookup(Node):
 
     def __post_init__(self) -> None:
         if self.how not in ("inner", "left"):
-            raise self.error(f'how={self.how!r} is not known here. Write "inner" or "left"')
+            raise self.error(f"how={self.how!r} is not known here", fix=Fix("lookup.how", 'Write: how="inner", or how="left"'))
         self._check_on()
         self._check_changes()
         fields = list(self.input.schema)
@@ -64,10 +65,13 @@ class Lookup(Node):
 
     def _check_on(self) -> None:
         if sorted(column for _, column in self.on) != sorted(self.table.key):
-            pairs = ", ".join(f'"…": "{key}"' for key in self.table.key)
+            left = iter([*(name for name, column in self.on if column not in self.table.key), *self.input.schema.names])
+            own = {column: name for name, column in self.on}
+            pairs = ", ".join(f'"{own.get(key) or next(left)}": "{key}"' for key in self.table.key)
             raise self.error(
                 f"table {self.table.name!r} is found by {', '.join(self.table.key)}, and on= has"
-                f" {', '.join(column for _, column in self.on)}. Write: on={{{pairs}}}"
+                f" {', '.join(column for _, column in self.on)}",
+                fix=Fix("lookup.on", f"Name a column of the stream for each, such as here. Write: on={{{pairs}}}"),
             )
         check_columns([name for name, _ in self.on], self.input, self)
         for name, column in self.on:
@@ -78,19 +82,21 @@ class Lookup(Node):
                 raise self.error(f"the key {name!r}: {error.message}", fix=error.fix) from None
             if not same:
                 raise self.error(
-                    f"{name!r} is {ours} and {column!r} of table {self.table.name!r} is {theirs}: no row would match."
-                    f' Cast one of them first: .with_columns({name}=col("{name}").cast("{theirs}"))'
+                    f"{name!r} is {type_name(ours)} and {column!r} of table {self.table.name!r} is {type_name(theirs)}: no row would"
+                    " match",
+                    fix=Fix("lookup.types", f"Cast it first. Write: {casting(name, theirs)}"),
                 )
 
     def _check_changes(self) -> None:
         if self.input.changes == "update" and self.how == "inner":
             raise self.error(
-                "rows of this stream replace earlier ones, and one that is not found would leave its predecessor standing."
-                ' Write: how="left"'
+                "rows of this stream replace earlier ones, and one that is not found would leave its predecessor standing",
+                fix=Fix("lookup.of-updates", 'Write: how="left"'),
             )
         if self.input.changes == "retract" and self.table.refresh is not None:
             raise self.error(
-                "rows of this stream can be withdrawn, and a table that is refreshed may say something else then. Leave refresh= out"
+                "rows of this stream can be withdrawn, and a table that is refreshed may say something else then",
+                fix=Fix("lookup.refresh", "Leave refresh= of the table out"),
             )
 
     @property

@@ -171,13 +171,16 @@ def collect(roots: tuple[Node, ...]) -> tuple[Node, ...]:
     read = next((node for node in nodes if isinstance(node, DeadLetters)), None)
     if read is not None and not sent:
         raise read.error(
-            "no step sends dead letters, so there is nothing to read."
-            ' Write: pen.Pipeline(..., on_error="dead-letter"), or on_error="dead-letter" at a step'
+            "no step sends dead letters, so there is nothing to read",
+            fix=Fix("dead-letters.none", 'Say it at the pipeline, or at a step. Write: on_error="dead-letter"'),
         )
     if sent and read is None:
         raise PlanError(
-            'on_error="dead-letter" sends bad rows to the dead-letter output, and nothing reads that.'
-            " Write: pipeline.dead_letters.write(...)"
+            'on_error="dead-letter" sends bad rows to the dead-letter output, and nothing reads that',
+            fix=Fix(
+                "dead-letters.unread",
+                "Give them a sink. Write: pipeline.dead_letters.write(sinks.console()), or pipeline.dead_letters.write(sinks.discard())",
+            ),
         )
     return nodes
 
@@ -187,7 +190,10 @@ def check_time_at_source(node: AssignTime) -> None:
     for above in walk((node.input,)):
         if isinstance(above, Stateful):
             step = "key_by" if isinstance(above, Keyed) else above.verb
-            raise node.error(f"with_watermark works per split of a source, so it comes before {step}. Say it right after read")
+            raise node.error(
+                f"with_watermark works per split of a source, so it comes before {step}",
+                fix=Fix("watermark.late", "Say it right after read"),
+            )
 
 
 def check_one_clock(nodes: tuple[Node, ...]) -> None:
@@ -199,8 +205,12 @@ def check_one_clock(nodes: tuple[Node, ...]) -> None:
                 other = clocks.setdefault(id(read), node)
                 if other is not node:
                     raise node.error(
-                        f"source {read.name!r} would have two watermarks (the other: {other.where or 'same line'})."
-                        " Say with_watermark once and use its stream twice, or read the source twice, each with a name="
+                        f"source {read.name!r} would have two watermarks (the other: {other.where or 'same line'})",
+                        fix=Fix(
+                            "watermark.two",
+                            "Say with_watermark once and use its stream twice, or read the source twice, with another name."
+                            f' Write: name="{read.name}-2"',
+                        ),
                     )
 
 

@@ -8,11 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.errors import Fix
+from penstock.eventtime import NEEDS_TIME
 from penstock.plan.joins import BUCKET, NUMBER
 from penstock.plan.keyed import Keyed, Late, StateLayout
 from penstock.plan.logical import ALL_COLUMN, Node, Used, check_column_name
 from penstock.processing.function import Spec
 from penstock.processing.initial import Initial
+from penstock.schema import type_name
 from penstock.state.keygroups import canonical_type
 
 TIMER = "__timer"
@@ -48,23 +51,26 @@ class Process(Keyed):
         for node in self.inputs:
             if node.changes != "append":
                 raise self.error(
-                    "a process function cannot take a row back, and rows of this stream replace or withdraw earlier ones."
-                    " Make changes rows: .as_rows()"
+                    "a process function cannot take a row back, and rows of this stream replace or withdraw earlier ones",
+                    fix=Fix("process.of-changes", "Make rows of the changes, before key_by. Write: .as_rows()"),
                 )
         self.check_keys(self.main, self.by)
         if self.other is not None and self.other_by:
             self._check_other(self.other)
         if self.order is not None and self.order not in ORDERS:
-            raise self.error(f"order={self.order!r} is not known. Write: order={ORDERS[0]!r}, or leave it out")
+            raise self.error(
+                f"order={self.order!r} is not known",
+                fix=Fix("process.order", f"Leave it out, or go by event time. Write: order={ORDERS[0]!r}"),
+            )
         if self.order is not None and not self.main.timed:
-            raise self.error('order="event-time" needs event time. Write .with_watermark("at", delay="5s") before key_by')
+            raise self.error('order="event-time" needs event time', fix=NEEDS_TIME)
         if self.order is not None and self.spec.by_batch:
             raise self.error('order="event-time" takes rows one by one, so it needs on_row instead of on_batch')
         for name, state in self.spec.states.items():
             if state.ttl is not None and state.clock == "event" and not self.main.timed:
                 raise self.error(
-                    f'state {name!r} has a ttl by event time, and this stream has none. Write clock="processing",'
-                    " or .with_watermark(…) before key_by"
+                    f"state {name!r} has a ttl by event time, and this stream has none",
+                    fix=Fix("state.ttl-time", f'Go by the time of day, clock="processing", or: {NEEDS_TIME.text}'),
                 )
         for output in (self.spec.schema, *(each.schema for each in self.spec.outputs.values())):
             for name in output.names:
@@ -77,12 +83,13 @@ class Process(Keyed):
         ours, theirs = ([canonical_type(n.schema.field(k).type) for k in by] for n, by in self.sides)
         if ours != theirs:
             raise self.error(
-                f"the streams have different keys: {', '.join(map(str, ours))} and {', '.join(map(str, theirs))}."
-                " Key both by columns of the same types"
+                f"the streams have different keys: {', '.join(map(type_name, ours))} and {', '.join(map(type_name, theirs))}",
+                fix=Fix("connect.keys", "Key both by columns of the same types"),
             )
         if self.main.timed != other.timed:
             raise self.error(
-                "one of the streams has event time and the other has none. Write .with_watermark(…) on both, or on none"
+                "one of the streams has event time and the other has none",
+                fix=Fix("connect.time", 'Give it to both, or to none. Write: .with_watermark("at", delay="5s")'),
             )
 
     @property
