@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -82,7 +83,7 @@ def test_a_malformed_line_stops_a_job_that_fails_on_errors_and_is_named(lines: P
     with pytest.raises(JobError) as caught:
         copying(lines, tmp_path / "out").run(pen.Local(restarts=3, backoff="10ms"))
     text = str(caught.value)
-    assert "source 'in', split" in text
+    assert re.search(r"source 'in' \(test_bad_input.py:\d+\), split", text)
     assert f"'file': 'a.json', 'offset': {len(LINES[0]) + 1}" in text
     assert LINES[1] in text
     assert 'on_error="dead-letter"' in text

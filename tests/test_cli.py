@@ -342,7 +342,7 @@ def test_the_jobs_of_a_storage_are_listed_with_how_far_they_came(running: subpro
 def test_a_storage_without_jobs_and_one_that_is_none_are_told_apart() -> None:
     Path("empty").mkdir()
     assert invoke("jobs", "--storage", "empty").stdout == "There is no job here.\n"
-    for arguments, said in (([], "which storage?"), (["--storage", "nowhere"], "there is no folder")):
+    for arguments, said in (([], "no storage is named"), (["--storage", "nowhere"], "there is no folder")):
         done = invoke("jobs", *arguments)
         assert done.exit_code == 2
         assert said in done.stderr

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import penstock as pen
 from fixes.applying import evaluate, shown
 from penstock import sinks, sources
+from penstock.cli import app
 from penstock.connectors.connector import BadRecord, SourceContext
 from penstock.operators.operator import Errors, Origin
 from penstock.plan.logical import DEAD_SCHEMA
+from penstock.runners.listing import jobs_in
 from penstock.runners.spark import ship
 
 
@@ -69,3 +72,16 @@ def test_workers_that_run_the_python_of_the_fix_are_let_in() -> None:
     code = "from penstock.runners.spark import ship; print(ship.identity(by_content=False))"
     theirs = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     ship.check_identity(ours, theirs.stdout.strip(), ship.place())
+
+
+def test_the_storage_of_a_list_of_jobs_is_named_as_the_fix_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PENSTOCK_STORAGE", raising=False)
+    text = shown("jobs.storage", lambda: jobs_in(None))
+    rows = pen.Pipeline("p").read(sources.memory([1], schema=int))
+    rows.write(sinks.memory("listed")).run(pen.Local(storage="checkpoints"))
+    command = text.partition("(")[2].partition(")")[0].split()
+    assert "finished" in CliRunner().invoke(app, command[1:]).stdout
+    name, _, value = text.partition("Write: ")[2].partition("=")
+    monkeypatch.setenv(name, evaluate(value))
+    assert [job.name for job in jobs_in(None)] == ["p"]

@@ -346,8 +346,12 @@ def ignored(rows, epoch):
     pass
 
 def pipeline(step: str = "old", rows: int = 500):
-    numbers = sources.generate(lambda index, seed: {"k": index % 3}, schema="k bigint", rate=100_000, rows=rows, name="numbers")
-    counts = pen.Pipeline("j").read(numbers).key_by("k").aggregate(n=pen.count(), name=step)
+    def make(index, seed):
+        return {"k": index % 3, "at": index.astype("datetime64[s]")}
+
+    numbers = sources.generate(make, schema="k bigint, at timestamp", rate=100_000, rows=rows, name="numbers")
+    timed = pen.Pipeline("j").read(numbers).with_watermark("at", delay="0s")
+    counts = timed.key_by("k").aggregate(n=pen.count(), name=step)
     return counts.write(sinks.foreach_batch(ignored, idempotent=True), name="out")
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,14 @@ def test_a_sink_that_holds_another_history_is_raised_by_start(tmp_path: Path) ->
 
 
 def test_a_finished_job_is_refused_by_start(tmp_path: Path) -> None:
-    counting().run(pen.Local(storage=tmp_path))
+    def pipeline() -> pen.Pipeline:
+        rows = sources.memory([{"n": 1, "at": datetime(2026, 1, 1, tzinfo=UTC)}], schema="n bigint, at timestamp")
+        timed = pen.Pipeline("p").read(rows).with_watermark("at", delay="0s").key_by("n")
+        return timed.window(pen.tumbling("1m")).aggregate(c=pen.count(), name="counts").write(sinks.memory("finished"))
+
+    pipeline().run(pen.Local(storage=tmp_path))
     with pytest.raises(RestoreError, match="is finished"):
-        counting().start(pen.Local(storage=tmp_path))
+        pipeline().start(pen.Local(storage=tmp_path))
 
 
 def test_what_fails_later_is_raised_by_wait(tmp_path: Path) -> None:

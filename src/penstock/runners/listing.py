@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.errors import ConfigError, JobError, PenstockError
+from penstock.errors import ConfigError, Fix, JobError, PenstockError
 from penstock.eventtime import time_text
 from penstock.runners.control import attach, newest_in
 from penstock.runners.options import resolve
 
 __all__ = ["Listed", "jobs_in"]
+
+NAME_IT = Fix(
+    "jobs.storage",
+    'Say it to the command (penstock jobs --storage checkpoints), or to all of them. Write: PENSTOCK_STORAGE="checkpoints"',
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +34,10 @@ def jobs_in(storage: str | Path | None) -> list[Listed]:
     """All jobs of a storage, by name. Left out: what environment and penstock.toml say."""
     chosen = resolve("", {} if storage is None else {"storage": str(storage)}).storage
     if chosen is None:
-        raise ConfigError("which storage? Give it (--storage, storage=), or set PENSTOCK_STORAGE")
+        raise ConfigError("no storage is named whose jobs could be listed", fix=NAME_IT)
     folder = Path(chosen.removeprefix("file://")).absolute()
     if not folder.is_dir():
-        raise ConfigError(f"there is no folder {folder}")
+        raise ConfigError(f"there is no folder {folder}, and so no job in it")
     return [looked_at(path.parent, folder) for path in sorted(folder.glob("*/log"))]
 
 
