@@ -21,7 +21,6 @@ UNCONVERTED = {
     "checkpoints/envelope.py",
     "checkpoints/log.py",
     "checkpoints/repository.py",
-    "checkpoints/restore.py",
     "checkpoints/saved.py",
     "checkpoints/storage.py",
     "cli.py",
@@ -98,16 +97,24 @@ def test_each_fix_is_applied_by_a_test() -> None:
 def proposals(path: Path) -> list[str]:
     """The texts of a file that say what to do and stand in no `Fix`.
 
-    Left out are docstrings, and the errors of single rows: a `RowError` is a line of a dead letter, so what to do stands in that line.
+    Left out are docstrings, what makes the text of a `Fix`, and the errors of single rows: a `RowError` is a line of a dead
+    letter, so what to do stands in that line.
     """
     tree = ast.parse(path.read_text())
-    away: set[int] = set()
+    fixes = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "Fix"]
+    called = [n.func.id for fix in fixes for n in ast.walk(fix) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+    named = [n.id for fix in fixes for n in fix.args if isinstance(n, ast.Name)]
+    makers: list[ast.AST] = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in called]
+    makers += [
+        n for n in ast.walk(tree) if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name) and n.targets[0].id in named
+    ]
+    away = {id(each) for maker in makers for each in ast.walk(maker)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             away.add(id(node.value))
         if isinstance(node, ast.Call):
-            called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-            if called in ("Fix", "RowError", "Option", "Argument"):
+            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            if name in ("Fix", "RowError", "Option", "Argument"):
                 away |= {id(each) for each in ast.walk(node)}
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in away]
     return [text for text in texts if isinstance(text, str) and PROPOSES.search(text)]
