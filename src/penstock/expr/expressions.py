@@ -21,7 +21,7 @@ from penstock.errors import PlanError
 from penstock.expr.aggregating import Aggregating
 from penstock.expr.moments import duration_us
 from penstock.expr.nodes import EVENT_TIME, Call, Case, Cast, Column, Node, columns_of, literal
-from penstock.expr.regex import first_group
+from penstock.expr.regex import named_group
 from penstock.expr.resolve import resolve
 from penstock.expr.udf import udf_node
 from penstock.schema import to_type
@@ -256,10 +256,10 @@ class Text:
         """Every `old` (not a pattern) replaced by `new`."""
         return _call("replace", self._expr, options=(_text(old), _text(new)))
 
-    def extract(self, pattern: str) -> Expr:
-        """What the first group of a regular expression matched; as in Spark, "" if nothing did."""
-        first_group(_text(pattern))
-        return _call("extract", self._expr, options=(pattern,))
+    def extract(self, pattern: str, group: int = 1) -> Expr:
+        """What a group of a regular expression matched, 0 being all of it; as in Spark, "" if nothing did."""
+        named_group(_text(pattern), group)
+        return _call("extract", self._expr, options=(pattern,) if group == 1 else (pattern, group))
 
     def split(self, separator: str) -> Expr:
         """The parts between `separator` (not a pattern), as a list."""

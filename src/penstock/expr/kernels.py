@@ -24,8 +24,9 @@ import pyarrow.compute as pc
 from penstock.expr.casts import round_decimal
 from penstock.expr.moments import duration_us
 from penstock.expr.promote import Typed
-from penstock.expr.regex import first_group
+from penstock.expr.regex import named_group
 from penstock.expr.rowwise import Evaluated, fit_decimal, fit_integer, masked, slowly
+from penstock.expr.time_formats import time_format
 
 __all__ = ["KERNELS", "broadcast"]
 
@@ -199,7 +200,7 @@ def _concat(typed: Typed, args: list[Any], rows: int) -> Evaluated:
 
 
 def _extract(typed: Typed, args: list[Any], rows: int) -> Evaluated:
-    found = pc.struct_field(pc.extract_regex(args[0], first_group(typed.options[0])), "found")
+    found = pc.struct_field(pc.extract_regex(args[0], named_group(*typed.options)), "found")
     # As in Spark: "" where the pattern is not found, null only for null.
     return Evaluated(pc.if_else(pc.is_valid(args[0]), pc.fill_null(found, ""), found))
 
@@ -232,18 +233,50 @@ def _get(typed: Typed, args: list[Any], rows: int) -> Evaluated:
     value, key = args
     if pa.types.is_map(value.type):
         return Evaluated(pc.map_lookup(value, key, "last"))
-    key = broadcast(key, rows)
-    valid = pc.and_(pc.is_valid(value), pc.is_valid(key))
-    index = pc.fill_null(key, 0).to_numpy()
+    index = broadcast(key, rows)
+    valid = pc.and_(pc.is_valid(value), pc.is_valid(index))
+    number = pc.fill_null(index, 0).to_numpy()
+    return _element(typed, value, valid, number, number < 0)
+
+
+def _element_at(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    value, index = args[0], broadcast(args[1], rows)
+    valid = pc.and_(pc.is_valid(value), pc.is_valid(index))
+    number = pc.fill_null(index, 0).to_numpy()
+    length = np.diff(value.offsets.to_numpy())
+    found = _element(typed, value, valid, np.where(number < 0, number + length, number - 1), number == 0)
+    if typed.function == "element_at":
+        return found
+    # Zero is an error also where any other number is only a try.
+    return masked(found.values, pc.and_(valid, pa.array(number == 0)), f"element 0 in {typed.text}, which counts from 1")
+
+
+def _element(typed: Typed, value: Any, valid: Any, position: Any, never: Any) -> Evaluated:
+    """The elements at these positions, from 0; bad where `valid` and there is none, or `never` one."""
     starts = value.offsets.to_numpy()
-    inside = (index >= 0) & (index < np.diff(starts))
+    inside = (position >= 0) & (position < np.diff(starts)) & ~never
     bad = pc.and_(valid, pa.array(~inside))
-    position = pc.if_else(
+    taken = pc.if_else(
         pc.and_(valid, pa.array(inside)),
-        pa.array(starts[:-1] + index, pa.int64()),
+        pa.array(starts[:-1] + position, pa.int64()),
         pa.scalar(None, pa.int64()),
     )
-    return masked(value.values.take(position), bad, f"no such element in {typed.text}")
+    return masked(value.values.take(taken), bad, f"no such element in {typed.text}")
+
+
+def _floor(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    """Down to a unit of the calendar. Weeks begin on Mondays."""
+    plain = args[0].cast(pa.timestamp("us"))
+    return Evaluated(pc.floor_temporal(plain, unit=typed.options[0], week_starts_monday=True).cast(typed.type))
+
+
+def _by_format(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    found = time_format(typed.function, typed.options[0]).parse(args[0], f"a text that is not as {typed.text} says")
+    if pa.types.is_date(typed.type):
+        return Evaluated(
+            pc.floor_temporal(found.values.cast(pa.timestamp("us")), unit="day").cast(typed.type), found.errors, found.reason
+        )
+    return Evaluated(found.values.cast(typed.type), found.errors, found.reason)
 
 
 def _arrow(function: Callable[..., Any], *names: str) -> Kernel:
@@ -288,4 +321,10 @@ KERNELS: dict[str, Kernel] = {
     "struct": _struct,
     "field": _field,
     "get": _get,
+    "element_at": _element_at,
+    "try_element_at": _element_at,
+    "date_trunc": _floor,
+    "trunc": _floor,
+    "to_date": _by_format,
+    "to_timestamp": _by_format,
 }

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, date, datetime, timedelta
 
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 
-__all__ = ["duration_us", "parse_date", "parse_timestamp"]
+__all__ = ["duration_us", "parse_date", "parse_timestamp", "time_unit"]
 
 _DATE = r"\d{4}-\d{1,2}-\d{1,2}"
 _TIMESTAMP = re.compile(
@@ -26,6 +26,41 @@ _UNITS_US = {
     **dict.fromkeys(("h", "hour", "hours"), 3_600_000_000),
     **dict.fromkeys(("d", "day", "days"), 86_400_000_000),
 }
+
+_TIME_UNITS = {
+    "year": ("year", "yyyy", "yy"),
+    "quarter": ("quarter",),
+    "month": ("month", "mon", "mm"),
+    "week": ("week",),
+    "day": ("day", "dd"),
+    "hour": ("hour",),
+    "minute": ("minute",),
+    "second": ("second",),
+    "millisecond": ("millisecond",),
+    "microsecond": ("microsecond",),
+}
+_DATE_UNITS = ("year", "quarter", "month", "week")
+
+
+def time_unit(name: str, word: str) -> str:
+    """The unit that a word stands for in `date_trunc` and `trunc`, where Spark has several: year, yyyy and yy are the same.
+
+    For a word that is no unit Spark's answer is null for every row; here it is an error of the plan.
+    """
+    found = next((unit for unit, words in _TIME_UNITS.items() if word.lower() in words), None)
+    if found is None:
+        raise PlanError(
+            f"{name} knows no unit {word!r}",
+            fix=Fix(
+                "sql.unit", "Units are year, quarter, month, week, day, hour, minute, second. Write: date_trunc('month', at)"
+            ),
+        )
+    if name == "trunc" and found not in _DATE_UNITS:
+        raise PlanError(
+            f"trunc gives a date, and goes to year, quarter, month or week, not to {word!r}",
+            fix=Fix("sql.trunc", f"Write: date_trunc('{found}', at)"),
+        )
+    return found
 
 
 def parse_date(text: str) -> date | None:

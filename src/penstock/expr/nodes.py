@@ -141,6 +141,13 @@ class Call(Node):
                 return f"{texts[0]} in ({', '.join(texts[1:])})"
             case "between":
                 return f"{texts[0]} between {texts[1]} and {texts[2]}"
+            case "date_trunc":
+                return f"date_trunc('{self.options[0]}', {self.args[0].text()})"
+            case "extract":
+                pattern, group = (*self.options, 1)[:2]
+                return f"regexp_extract({texts[0]}, {literal(pattern).text()}, {group})"
+            case "split":
+                return f"split({texts[0]}, {literal(self.options[0]).text()})"
             case "get":
                 return self._get_text(texts[0])
             case "struct":

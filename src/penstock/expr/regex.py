@@ -1,5 +1,7 @@
 """Regular expressions for `extract`: any pattern becomes one with a single, named group, as Arrow wants it.
 
+Group 0 is all that the pattern matched.
+
 Arrow uses RE2: no look-around and no back-references, and in return time that is linear in the text. A
 pattern it cannot run is refused when the plan is made.
 """
@@ -12,17 +14,17 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 
-__all__ = ["first_group"]
+__all__ = ["named_group"]
 
 # An escape, a character class, or the opening of a group with what makes it special.
 _PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\]|\((?:\?P?<\w+>|\?)?", re.DOTALL)
 
 
 @functools.cache
-def first_group(pattern: str) -> str:
-    """`pattern` with its first group named, the others not capturing; a `PlanError` if it cannot run."""
+def named_group(pattern: str, group: int = 1) -> str:
+    """`pattern` with that group named, the others not capturing; a `PlanError` if it cannot run."""
     seen = 0
 
     def rename(match: re.Match[str]) -> str:
@@ -31,11 +33,21 @@ def first_group(pattern: str) -> str:
         if not piece.startswith("(") or piece == "(?":
             return piece
         seen += 1
-        return "(?P<found>" if seen == 1 else "(?:"
+        return "(?P<found>" if seen == group else "(?:"
 
     renamed = _PIECE.sub(rename, pattern)
-    if seen == 0:
-        raise PlanError(f"extract({pattern!r}) has no group to return. Put parentheses around it: ({pattern})")
+    if group > seen == 0:
+        raise PlanError(
+            f"extract({pattern!r}) has no group to return",
+            fix=Fix("regex.group", f"Put parentheses around it. Write: ({pattern})"),
+        )
+    if group > seen:
+        raise PlanError(
+            f"extract({pattern!r}) is asked for group {group}, and has {seen}",
+            fix=Fix("regex.groups", f"Groups are counted from 1; 0 is the whole match. Write: {seen}"),
+        )
+    if group == 0:
+        renamed = f"(?P<found>{renamed})"
     try:
         pc.extract_regex(pa.array([""]), renamed)
     except pa.ArrowInvalid as error:

@@ -11,14 +11,16 @@ refuses.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.expr.casts import can_cast
 from penstock.expr.moments import duration_us
 from penstock.expr.nodes import EVENT_TIME, Call, Case, Cast, Column, Literal, Node, Udf
 from penstock.expr.promote import (
+    TIMESTAMP,
     Typed,
     coerce,
     common_type,
@@ -28,7 +30,8 @@ from penstock.expr.promote import (
     unify,
     working,
 )
-from penstock.expr.regex import first_group
+from penstock.expr.regex import named_group
+from penstock.expr.time_formats import time_format
 from penstock.schema import no_such_column, type_name
 
 __all__ = ["resolve"]
@@ -265,7 +268,7 @@ def _text(found: pa.DataType) -> Rule:
         if value.type != pa.string():
             raise _wrong(call, f"{call.function} needs text", args[0], "string")
         if call.function == "extract":
-            first_group(call.options[0])
+            named_group(*call.options)
         return _typed(call, found, [value])
 
     return rule
@@ -309,6 +312,46 @@ def _get(call: Call, args: list[Typed]) -> Typed:
     raise PlanError(f"[] needs a struct, map or list, and found {type_name(value.type)} ({value.text}), in: {call.text()}")
 
 
+def _element_at(call: Call, args: list[Typed]) -> Typed:
+    """As `get`, but the first element of a list is 1 and the last -1, as in Spark."""
+    value, key = working(args[0]), args[1]
+    if pa.types.is_map(value.type):
+        return _get(replace(call, function="get"), args)
+    if not pa.types.is_list(value.type):
+        raise PlanError(
+            f"{call.function} needs a map or list, and found {type_name(value.type)} ({value.text}), in: {call.text()}"
+        )
+    if key.is_literal and key.options[0] == 0:
+        raise PlanError(
+            f"{call.function} counts from 1, or from the end with -1, and found 0, in: {call.text()}",
+            fix=Fix("sql.element", f"Write: {call.function}({value.text}, 1)"),
+        )
+    index = working(key)
+    if not pa.types.is_integer(index.type):
+        raise PlanError(f"an element of {type_name(value.type)} is found by its number, in: {call.text()}")
+    nullable = value.nullable or index.nullable or value.type.value_field.nullable or call.function == "try_element_at"
+    return _typed(call, value.type.value_type, [value, coerce(index, pa.int64())], nullable=nullable)
+
+
+def _by_format(call: Call, args: list[Typed]) -> Typed:
+    value = working(args[0])
+    if pa.types.is_null(value.type):
+        value = coerce(value, pa.string())
+    if value.type != pa.string():
+        raise _wrong(call, f"{call.function} with a format needs text", args[0], "string")
+    time_format(call.function, call.options[0])
+    return _typed(call, pa.date32() if call.function == "to_date" else TIMESTAMP, [value])
+
+
+def _floor(call: Call, args: list[Typed]) -> Typed:
+    value = working(args[0])
+    if pa.types.is_null(value.type):
+        value = coerce(value, TIMESTAMP)
+    if pa.types.is_timestamp(value.type) or (pa.types.is_date(value.type) and call.function == "trunc"):
+        return _typed(call, pa.date32() if call.function == "trunc" else value.type, [value])
+    raise _wrong(call, f"{call.function} needs a timestamp", args[0], "timestamp")
+
+
 def _get_field(call: Call, value: Typed, key: Typed) -> Typed:
     name = key.options[0] if key.is_literal else None
     index = value.type.get_field_index(name) if isinstance(name, str) else -1
@@ -337,6 +380,12 @@ _RULES: dict[str, Rule] = {
     "coalesce": _coalesce,
     "concat": _concat,
     "truncate": _truncate,
+    "date_trunc": _floor,
+    "trunc": _floor,
+    "to_date": _by_format,
+    "to_timestamp": _by_format,
     "struct": _struct,
     "get": _get,
+    "element_at": _element_at,
+    "try_element_at": _element_at,
 }
