@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 SEEDS ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fast conformance sim explore strangers soak-short bench bench-quick lock clean
+.PHONY: help setup demo test check fast conformance differential sim explore strangers soak-short bench bench-quick lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -40,6 +40,9 @@ check: $(STAMP)  ## lint and types only
 
 conformance: $(STAMP)  ## every case on every runner, stopped and restored in the full matrix
 	PENSTOCK_CONFORMANCE=full $(PY) -m pytest -q -n 2 tests/conformance
+
+differential: $(STAMP)  ## every function, operator and cast of SQL beside Spark's own answers, 2,000 rows each; other rows: SEED=7
+	PENSTOCK_DIFFERENTIAL=full PENSTOCK_SEED=$(or $(SEED),1) $(PY) -m pytest -q tests/differential
 
 sim: $(STAMP)  ## SEEDS=2000 simulated schedules with faults; one seed again: make sim SEED=7
 	$(PY) -m penstock.testing.simulator $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))

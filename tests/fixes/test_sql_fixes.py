@@ -8,6 +8,7 @@ import pytest
 import penstock as pen
 from fixes.applying import code_of, evaluate, shown
 from penstock.expr import parse, parse_aggregate
+from penstock.expr.sql_aggregates import _INSTEAD
 from penstock.expr.sql_errors import INSTEAD
 
 
@@ -53,6 +54,22 @@ def test_an_aggregate_is_sent_to_where_it_belongs() -> None:
 
 def test_what_is_no_aggregate_goes_behind_them() -> None:
     assert "select() after" in shown("sql.aggregates", lambda: parse_aggregate("sum(a) / count(*)"))
+
+
+def test_arguments_of_an_aggregate_are_told_as_they_are_written() -> None:
+    assert "max(x)." in shown("sql.aggregate_form", lambda: parse_aggregate("max(x, 3)"))
+    assert "quantile(x, 0.5)," in shown("sql.aggregate_form", lambda: parse_aggregate("quantile(x, 0.5, 2)"))
+    parse_aggregate("quantile(x, array(0.5, 0.9))")
+
+
+@pytest.mark.parametrize("name", _INSTEAD)
+def test_what_comes_nearest_to_an_aggregate_of_spark_is_read(name: str) -> None:
+    parse_aggregate(proposed(shown("sql.aggregate_instead", lambda: parse_aggregate(f"{name}(x)"))))
+
+
+def test_a_separator_that_is_a_pattern_is_quoted() -> None:
+    text = shown("regex.split", lambda: parse("split(s, '|')").check(ROWS))
+    parse(f"split(s, {text.rpartition('write: ')[2]})").check(ROWS)
 
 
 def test_several_expressions_are_counted_as_a_struct() -> None:

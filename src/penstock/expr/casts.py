@@ -17,16 +17,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.expr.moments import parse_date, parse_timestamp
 from penstock.expr.rowwise import Evaluated, fit_decimal, fit_integer, masked, slowly, slowly_by_kernel
+from penstock.expr.time_texts import BLANKS, days_of_text, micros_of_text
 from penstock.schema import type_name
 
 __all__ = ["can_cast", "cast", "round_decimal"]
 
 _SECOND_US = 1_000_000
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(inf|infinity)|nan", re.IGNORECASE)
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
+_ANY_DECIMAL = re.compile(_DECIMAL.pattern.replace("[0-9]", r"\d"), re.IGNORECASE)  # Java reads all digits of Unicode here
+_HEX_FLOAT = re.compile(r"[+-]?0x([0-9a-f]+\.?|[0-9a-f]*\.[0-9a-f]+)p[+-]?[0-9]+", re.IGNORECASE)
+_WORDS = re.compile(r"[+-]?(?:NaN|Infinity)|(?i:[+-]?(?:inf|infinity)|nan)")
+_PLAIN_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 _TRUE, _FALSE = {"t", "true", "y", "yes", "1"}, {"f", "false", "n", "no", "0"}
+
+_NUMBERS = {"integer", "float", "decimal"}
 
 Kernel = Callable[[pa.Array, pa.DataType], Evaluated]
 
@@ -37,18 +43,33 @@ def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
         source = source.value_type
     if source == target or pa.types.is_null(source):
         return True
+    if pa.types.is_list(source) and pa.types.is_list(target):
+        return can_cast(source.value_type, target.value_type)
+    # A number is a moment of UTC, so a clock without a zone is none.
+    if {_kind(source), _kind(target)} & _NUMBERS and any(
+        pa.types.is_timestamp(each) and each.tz is None for each in (source, target)
+    ):
+        return False
     return (_kind(source), _kind(target)) in _CASTS
 
 
-def cast(array: pa.Array, target: pa.DataType) -> Evaluated:
-    """`array` as `target`; rows that cannot be are bad."""
+def cast(array: pa.Array, target: pa.DataType, *, attempt: bool = False) -> Evaluated:
+    """`array` as `target`; rows that cannot be are bad, or null if it is an attempt. The same goes for the elements of lists."""
+    found = _cast(array, target, attempt)
+    return Evaluated(found.values) if attempt else found
+
+
+def _cast(array: pa.Array, target: pa.DataType, attempt: bool) -> Evaluated:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if array.type == target:
         return Evaluated(array)
     if pa.types.is_null(array.type):
         return Evaluated(pa.nulls(len(array), target))
-    return _CASTS[_kind(array.type), _kind(target)](array, target)
+    kinds = _kind(array.type), _kind(target)
+    if kinds == ("list", "list"):
+        return _list_to_list(array, target, attempt)
+    return _CASTS[kinds](array, target)
 
 
 def _kind(found: pa.DataType) -> str:
@@ -102,6 +123,12 @@ def _float_to_integer(array: pa.Array, target: pa.DataType) -> Evaluated:
     bound = 2.0 ** (target.bit_width - 1)
     # A NaN fails both comparisons, so it is not good; a null stays null.
     good = pc.and_(pc.greater_equal(whole, -bound), pc.less(whole, bound))
+    if target.bit_width == 64:
+        # The greatest bigint is no double: to Spark the next one, 2^63, is it.
+        edge = pc.equal(whole, bound)
+        if pc.any(edge).as_py():
+            rest = _float_to_integer(pc.if_else(edge, 0.0, whole), target)
+            return Evaluated(pc.if_else(edge, pa.scalar(2**63 - 1, target), rest.values), rest.errors, rest.reason)
     checked = masked(whole, pc.invert(good), _reason(array, target))
     return Evaluated(checked.values.cast(target, safe=False), checked.errors, checked.reason)
 
@@ -119,6 +146,16 @@ def round_decimal(array: pa.Array, target: pa.DataType, reason: str) -> Evaluate
         return slowly(lambda v: fit_decimal(v, target), [array], target, len(array), reason)
 
 
+def _decimal_to_float(array: pa.Array, target: pa.DataType) -> Evaluated:
+    # Arrow's own cast multiplies, and is off by a digit: 1.38 becomes 1.3800000000000001.
+    if target == pa.float64() and array.type.precision <= 15 and len(array):
+        # Such a number and such a power of ten are doubles, so that their quotient is rounded once.
+        halves = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array)) : 2]
+        numbers = pa.array(halves / 10.0**array.type.scale)
+        return Evaluated(pc.if_else(array.is_valid(), numbers, pa.scalar(None, target)) if array.null_count else numbers)
+    return Evaluated(array.cast(pa.string()).cast(target))
+
+
 def _decimal_to_decimal(array: pa.Array, target: pa.DataType) -> Evaluated:
     return round_decimal(array, target, _reason(array, target))
 
@@ -128,7 +165,11 @@ def _integer_to_decimal(array: pa.Array, target: pa.DataType) -> Evaluated:
 
 
 def _float_to_decimal(array: pa.Array, target: pa.DataType) -> Evaluated:
-    return slowly(lambda v: fit_decimal(Decimal(repr(v)), target), [array], target, len(array), _reason(array, target))
+    # As in Spark, what is no number is null, not an error. A float is the decimal that it says as a double.
+    wide = array.cast(pa.float64())
+    finite = pc.if_else(pc.is_finite(wide), wide, pa.scalar(None, wide.type))
+    text = _float_to_text(finite, pa.string()).values
+    return slowly(lambda v: fit_decimal(Decimal(v), target), [text], target, len(array), _reason(array, target))
 
 
 def _to_boolean(array: pa.Array, target: pa.DataType) -> Evaluated:
@@ -147,36 +188,48 @@ def _text_to_integer(array: pa.Array, target: pa.DataType) -> Evaluated:
         pass
 
     def parse(text: str) -> int:
-        if not _INTEGER.fullmatch(text.strip()):
+        if not _INTEGER.fullmatch(text.strip(BLANKS)):
             raise ValueError(text)
-        return fit_integer(int(text), target)
+        return fit_integer(int(text.strip(BLANKS)), target)
 
     return slowly(parse, [array], target, len(array), _reason(array, target))
 
 
-def _parse_number(text: str) -> str:
-    if not _NUMBER.fullmatch(text.strip()):
-        raise ValueError(text)
-    return text.strip()
+def _parse_float(text: str) -> str:
+    """The number that Java reads in a text, in Arrow's words: with 1.5f and 0x1p3, and without 1_000."""
+    text = text.strip(BLANKS)
+    if _WORDS.fullmatch(text):
+        return text.lower().removeprefix("+").replace("-nan", "nan")
+    number = text[:-1] if text[-1:] in tuple("fFdD") else text
+    if _DECIMAL.fullmatch(number):
+        return number.removeprefix("+")
+    if _HEX_FLOAT.fullmatch(number):
+        return repr(float.fromhex(number))
+    raise ValueError(text)
 
 
 def _text_to_float(array: pa.Array, target: pa.DataType) -> Evaluated:
     try:
-        return Evaluated(array.cast(target))
+        if not pc.any(pc.match_substring(array, "n", ignore_case=True)).as_py():  # Arrow has more words for NaN than Java.
+            return Evaluated(array.cast(target))
     except pa.ArrowInvalid:
-        return slowly(lambda v: float(_parse_number(v)), [array], target, len(array), _reason(array, target))
+        pass
+    found = slowly(_parse_float, [array], pa.string(), len(array), _reason(array, target))
+    return Evaluated(found.values.cast(target), found.errors, found.reason)
 
 
 def _text_to_decimal(array: pa.Array, target: pa.DataType) -> Evaluated:
     def parse(text: str) -> Decimal:
-        return fit_decimal(Decimal(_parse_number(text)), target)
+        if not _ANY_DECIMAL.fullmatch(text.strip(BLANKS)):
+            raise ValueError(text)
+        return fit_decimal(Decimal(text.strip(BLANKS)), target)
 
     return slowly(parse, [array], target, len(array), _reason(array, target))
 
 
 def _text_to_boolean(array: pa.Array, target: pa.DataType) -> Evaluated:
     def parse(text: str) -> bool:
-        word = text.strip().lower()
+        word = text.strip(BLANKS).lower()
         if word not in _TRUE | _FALSE:
             raise ValueError(text)
         return word in _TRUE
@@ -185,33 +238,24 @@ def _text_to_boolean(array: pa.Array, target: pa.DataType) -> Evaluated:
 
 
 def _text_to_date(array: pa.Array, target: pa.DataType) -> Evaluated:
-    def parse(text: str) -> Any:
-        moment = parse_timestamp(text)
-        found = parse_date(text) or (moment.date() if moment else None)
-        if found is None:
-            raise ValueError(text)
-        return found
-
     try:
         return Evaluated(array.cast(target))
     except pa.ArrowInvalid:
-        return slowly(parse, [array], target, len(array), _reason(array, target))
+        found = slowly(days_of_text, [array], pa.int32(), len(array), _reason(array, target))
+        return Evaluated(found.values.cast(target), found.errors, found.reason)
 
 
 def _text_to_timestamp(array: pa.Array, target: pa.DataType) -> Evaluated:
-    for zone in (None, "UTC"):  # Arrow wants to know whether texts have zones; a mixture goes the slow way.
+    # Arrow reads more forms than Spark, and wants to know whether texts have zones. What it reads in the same way is asked for first.
+    for end, zone in (("$", None), ("Z$", "UTC")):
         try:
-            return Evaluated(array.cast(pa.timestamp("us", tz=zone)).cast(target))
+            if (target.tz or zone is None) and pc.all(pc.match_substring_regex(array, _PLAIN_TIME + end)).as_py():
+                return Evaluated(array.cast(pa.timestamp("us", tz=zone)).cast(target))
         except pa.ArrowInvalid:
-            continue
-
-    def parse(text: str) -> Any:
-        moment = parse_timestamp(text)
-        if moment is None:
-            raise ValueError(text)
-        return moment if target.tz else moment.replace(tzinfo=None)
-
-    return slowly(parse, [array], target, len(array), _reason(array, target))
+            break
+    zoned = target.tz is not None
+    found = slowly(lambda text: micros_of_text(text, zoned=zoned), [array], pa.int64(), len(array), _reason(array, target))
+    return Evaluated(found.values.cast(target), found.errors, found.reason)
 
 
 def _integer_to_timestamp(array: pa.Array, target: pa.DataType) -> Evaluated:
@@ -281,6 +325,20 @@ def _decimal_to_text(array: pa.Array, target: pa.DataType) -> Evaluated:
     return slowly(lambda v: format(v, "f"), [array], target, len(array), "")
 
 
+def _list_to_list(array: pa.Array, target: pa.DataType, attempt: bool) -> Evaluated:
+    """Each element by its own cast; a list with a bad element is bad."""
+    if pa.types.is_fixed_size_list(array.type) or pa.types.is_large_list(array.type):
+        array = array.cast(pa.list_(array.type.value_field))
+    starts, valid = array.offsets.to_numpy(), np.asarray(array.is_valid())
+    inner = array.values.slice(starts[0], starts[-1] - starts[0])
+    found = cast(inner, target.value_type, attempt=attempt)
+    made = pa.ListArray.from_arrays(pa.array(starts - starts[0], pa.int32()), found.values, type=target, mask=pa.array(~valid))
+    if found.errors is None:
+        return Evaluated(made)
+    before = np.concatenate([[0], np.cumsum(found.errors.to_numpy(zero_copy_only=False))])
+    return masked(made, pa.array(valid & (np.diff(before[starts - starts[0]]) > 0)), _reason(array, target))
+
+
 _CASTS: dict[tuple[str, str], Kernel] = {
     ("boolean", "integer"): _arrow,
     ("boolean", "float"): _arrow,
@@ -300,7 +358,7 @@ _CASTS: dict[tuple[str, str], Kernel] = {
     ("float", "text"): _float_to_text,
     ("decimal", "boolean"): _to_boolean,
     ("decimal", "integer"): _decimal_to_integer,
-    ("decimal", "float"): _loosely,
+    ("decimal", "float"): _decimal_to_float,
     ("decimal", "decimal"): _decimal_to_decimal,
     ("decimal", "text"): _decimal_to_text,
     ("text", "boolean"): _text_to_boolean,

@@ -167,9 +167,7 @@ def _with_errors(result: Evaluated, inputs: list[Evaluated]) -> Evaluated:
 
 def _cast(typed: Typed, batch: pa.RecordBatch) -> Evaluated:
     found = _run(typed.args[0], batch)
-    result = cast(broadcast(found.values, batch.num_rows), typed.type)
-    if typed.options[0]:
-        result = Evaluated(result.values)
+    result = cast(broadcast(found.values, batch.num_rows), typed.type, attempt=typed.options[0])
     return _with_errors(result, [found])
 
 

@@ -24,13 +24,15 @@ import pyarrow.compute as pc
 from penstock.expr.casts import round_decimal
 from penstock.expr.moments import duration_us
 from penstock.expr.promote import Typed
-from penstock.expr.regex import named_group
+from penstock.expr.regex import java_pattern, named_group
 from penstock.expr.rowwise import Evaluated, fit_decimal, fit_integer, masked, slowly
 from penstock.expr.time_formats import time_format
 
 __all__ = ["KERNELS", "broadcast"]
 
 Kernel = Callable[[Typed, list[Any], int], Evaluated]
+_MARKS = ["\x1f\x1e" + "\x1d" * more for more in range(1000)]
+"""Texts of which one does not occur in a batch, to stand for the places where another was split."""
 
 
 def broadcast(value: Any, rows: int) -> pa.Array:
@@ -199,6 +201,26 @@ def _concat(typed: Typed, args: list[Any], rows: int) -> Evaluated:
     return Evaluated(pc.binary_join_element_wise(*args, pa.scalar("")))
 
 
+_LONGER = r"[\x{DF}\x{130}\x{149}\x{1F0}\x{390}\x{3A3}\x{3B0}\x{587}\x{1E96}-\x{1E9E}\x{1F50}-\x{1FFC}\x{FB00}-\x{FB17}]"
+"""Letters of which one in the other case is several, as ß and SS, or depends on its place, as Σ."""
+
+
+def _cased(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    lower = typed.function == "lower"
+    simply = (pc.utf8_lower if lower else pc.utf8_upper)(args[0])
+    longer = pc.fill_null(pc.match_substring_regex(args[0], _LONGER), False)
+    if not pc.any(longer).as_py():
+        return Evaluated(simply)
+    exact = [text.lower() if lower else text.upper() for text in args[0].filter(longer).to_pylist()]
+    return Evaluated(pc.replace_with_mask(simply, longer, pa.array(exact, pa.string())))
+
+
+def _replace(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    old, new = typed.options
+    # Arrow never ends where there is nothing to replace; as in Spark, nothing is replaced then.
+    return Evaluated(pc.replace_substring(args[0], old, new) if old else args[0])
+
+
 def _extract(typed: Typed, args: list[Any], rows: int) -> Evaluated:
     found = pc.struct_field(pc.extract_regex(args[0], named_group(*typed.options)), "found")
     # As in Spark: "" where the pattern is not found, null only for null.
@@ -207,8 +229,12 @@ def _extract(typed: Typed, args: list[Any], rows: int) -> Evaluated:
 
 def _split(typed: Typed, args: list[Any], rows: int) -> Evaluated:
     separator, is_pattern = typed.options
-    split = pc.split_pattern_regex if is_pattern else pc.split_pattern
-    return Evaluated(split(args[0], separator).cast(typed.type))
+    values = args[0]
+    if is_pattern:
+        # Arrow's own split by a pattern never ends where that matches nothing between two characters; replacing does.
+        between = next(mark for mark in _MARKS if not pc.any(pc.match_substring(values, mark)).as_py())
+        values, separator = pc.replace_substring_regex(values, java_pattern(separator), between), between
+    return Evaluated(pc.split_pattern(values, separator).cast(typed.type))
 
 
 def _truncate(typed: Typed, args: list[Any], rows: int) -> Evaluated:
@@ -306,14 +332,14 @@ KERNELS: dict[str, Kernel] = {
     "least": _extreme,
     "greatest": _extreme,
     "concat": _concat,
-    "lower": _arrow(pc.utf8_lower),
-    "upper": _arrow(pc.utf8_upper),
+    "lower": _cased,
+    "upper": _cased,
     "trim": _arrow(lambda value: pc.utf8_trim(value, " ")),
     "length": _arrow(pc.utf8_length),
     "contains": _arrow(pc.match_substring, "pattern"),
     "starts_with": _arrow(pc.starts_with, "pattern"),
     "ends_with": _arrow(pc.ends_with, "pattern"),
-    "replace": _arrow(pc.replace_substring, "pattern", "replacement"),
+    "replace": _replace,
     "extract": _extract,
     "split": _split,
     "truncate": _truncate,

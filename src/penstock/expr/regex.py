@@ -16,10 +16,43 @@ import pyarrow.compute as pc
 
 from penstock.errors import Fix, PlanError
 
-__all__ = ["named_group"]
+__all__ = ["java_pattern", "named_group", "splitting"]
 
 # An escape, a character class, or the opening of a group with what makes it special.
 _PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\]|\((?:\?P?<\w+>|\?)?", re.DOTALL)
+
+
+@functools.cache
+def java_pattern(pattern: str) -> str:
+    """`pattern` for Arrow, with the meaning that it has in Java: "." is no end of any line, and \\s a vertical tab too."""
+    dot_is_all = re.match(r"\(\?[a-z]*s", pattern) is not None
+
+    def translate(match: re.Match[str]) -> str:
+        piece = match.group()
+        if piece == ".":
+            return piece if dot_is_all else r"[^\n\r\x{85}\x{2028}\x{2029}]"
+        if piece.startswith("["):
+            return re.sub(r"\\.", lambda inner: _SPACES.get(inner.group(), inner.group()), piece)
+        return {r"\s": r"[\t-\r ]", r"\S": r"[^\t-\r ]"}.get(piece, piece)
+
+    return re.sub(_PIECE.pattern + r"|\.", translate, pattern, flags=re.DOTALL)
+
+
+_SPACES = {r"\s": r"\t-\r "}
+
+
+def splitting(pattern: str) -> None:
+    """Raise a `PlanError` unless texts can be split by the pattern."""
+    try:
+        matches_nothing = pc.match_substring_regex(pa.array([""]), java_pattern(pattern))[0].as_py()
+    except pa.ArrowInvalid as error:
+        raise PlanError(f"split({pattern!r}) is not a pattern that can be run: {error}") from error
+    if matches_nothing:
+        quoted = "".join("\\\\" + mark if mark in r".^$*+?{}[]\|()" else mark for mark in pattern)
+        raise PlanError(
+            f"split by {pattern!r}, which is a pattern here and also matches where nothing is",
+            fix=Fix("regex.split", f"To split by the characters themselves, write: '{quoted}'"),
+        )
 
 
 @functools.cache
@@ -46,6 +79,7 @@ def named_group(pattern: str, group: int = 1) -> str:
             f"extract({pattern!r}) is asked for group {group}, and has {seen}",
             fix=Fix("regex.groups", f"Groups are counted from 1; 0 is the whole match. Write: {seen}"),
         )
+    renamed = java_pattern(renamed)
     if group == 0:
         renamed = f"(?P<found>{renamed})"
     try:

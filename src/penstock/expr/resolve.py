@@ -23,14 +23,13 @@ from penstock.expr.promote import (
     TIMESTAMP,
     Typed,
     coerce,
-    common_type,
     decimal_result,
     is_numeric,
     to_decimal_type,
     unify,
     working,
 )
-from penstock.expr.regex import named_group
+from penstock.expr.regex import named_group, splitting
 from penstock.expr.time_formats import time_format
 from penstock.schema import no_such_column, type_name
 
@@ -269,6 +268,8 @@ def _text(found: pa.DataType) -> Rule:
             raise _wrong(call, f"{call.function} needs text", args[0], "string")
         if call.function == "extract":
             named_group(*call.options)
+        if call.function == "split" and call.options[1]:
+            splitting(call.options[0])
         return _typed(call, found, [value])
 
     return rule
@@ -300,9 +301,10 @@ def _get(call: Call, args: list[Typed]) -> Typed:
     if pa.types.is_struct(value.type):
         return _get_field(call, value, key)
     if pa.types.is_map(value.type):
-        if not key.is_literal or common_type(value.type.key_type, key.type) != value.type.key_type:
+        kind = value.type.key_type
+        if not key.is_literal or unify([Typed("column", kind, False, (), (), ""), key]) != kind:
             raise PlanError(f"a key of {type_name(value.type)} must be a literal of its key's type, in: {call.text()}")
-        return _typed(call, value.type.item_type, [value, coerce(key, value.type.key_type)], nullable=True)
+        return _typed(call, value.type.item_type, [value, coerce(key, kind)], nullable=True)
     if pa.types.is_list(value.type):
         index = working(key)
         if not pa.types.is_integer(index.type):

@@ -1,7 +1,8 @@
 """Aggregates in SQL: "avg(x) filter (where y > 1)" is `col("x").mean(where=col("y") > 1)`.
 
-Names are Spark's. What SQL has no name for is written as the method is: `top_k(x, 3)`, `quantile(x, 0.5)`, the exact one, which Spark
-calls `percentile`. `AGGREGATES` is all there is; a name that is not in it is refused, and so are arguments that no form has.
+Names are Spark's. What SQL has no name for is written as the method is: `top_k(x, 3)`, `quantile(x, 0.5)`, the exact one.
+(Spark's `percentile` is none: it gives values between two of those that there are.) `AGGREGATES` is all there is; a name
+that is not in it is refused, and so are arguments that no form has.
 """
 
 from __future__ import annotations
@@ -32,17 +33,35 @@ def parse_aggregate(text: str) -> Aggregate:
         tree, name = tree.this, tree.alias
     if type(tree).__name__ == "Filter":
         tree, where = tree.this, Expr(node_of_tree(tree.expression.this))
+    reader: Reader | None = None
     if type(tree).__name__ == "IgnoreNulls" and str(tree.this.this).lower() in _EDGES and len(tree.this.expressions) == 1:
         found = _edge(_EDGES[str(tree.this.this).lower()], ignore_nulls=True)(tree.this.expressions, where)
     else:
         reader = AGGREGATES.get(str(tree.this).lower()) if type(tree).__name__ == "Anonymous" else None
         found = None if reader is None else reader(tree.expressions, where)
+    if type(tree).__name__ == "Anonymous" and str(tree.this).lower() in _INSTEAD:
+        name = str(tree.this).lower()
+        raise PlanError(
+            f"{name} is not among the aggregates: {text}",
+            fix=Fix("sql.aggregate_instead", f"{LIST_OF_FUNCTIONS}. The nearest is this. Write: {_INSTEAD[name]}"),
+        )
+    if found is None and reader is not None:
+        raise PlanError(
+            f"{text!r} is no form of {str(tree.this).lower()}",
+            fix=Fix("sql.aggregate_form", f"It is written {_form(str(tree.this).lower())}. {LIST_OF_FUNCTIONS}"),
+        )
     if found is None:
         raise PlanError(
             f"{text!r} is not one aggregate. Known: {', '.join(AGGREGATES)}, each with filter (where ...)",
             fix=Fix("sql.aggregates", f"What is computed from aggregates goes into a select() after them. {LIST_OF_FUNCTIONS}"),
         )
     return found if name is None else found.alias(name)
+
+
+def _form(name: str) -> str:
+    if name in ("approx_percentile", "percentile_approx", "quantile"):
+        return f"{name}(x, 0.5), or {name}(x, array(0.5, 0.9))"
+    return {"top_k": "top_k(x, 3)", **dict.fromkeys(_EDGES, f"{name}(x), or {name}(x, true)")}.get(name, f"{name}(x)")
 
 
 def _method(name: str, **options: Any) -> Reader:
@@ -116,6 +135,24 @@ def _top_k(args: list[Any], where: Expr | None) -> Aggregate | None:
 
 _EDGES = {"first": "first", "first_value": "first", "last": "last", "last_value": "last"}
 
+_INSTEAD = {
+    "any_value": "first(x)",
+    "approx_distinct": "approx_count_distinct(x)",
+    "bool_and": "count(*) filter (where not x)",
+    "bool_or": "count(*) filter (where x)",
+    "collect_set": "collect_list(x)",
+    "count_if": "count(*) filter (where x > 0)",
+    "every": "count(*) filter (where not x)",
+    "median": "quantile(x, 0.5)",
+    "percentile": "quantile(x, 0.5)",
+    "percentile_cont": "quantile(x, 0.5)",
+    "percentile_disc": "quantile(x, 0.5)",
+    "regr_count": "count(x)",
+    "some": "count(*) filter (where x)",
+    "string_agg": "collect_list(x)",
+    "listagg": "collect_list(x)",
+}
+
 AGGREGATES: dict[str, Reader] = {
     "count": _count,
     "sum": _method("sum"),
@@ -131,5 +168,5 @@ AGGREGATES: dict[str, Reader] = {
     "top_k": _top_k,
     "approx_count_distinct": _method("count_distinct", approx=True),
     **dict.fromkeys(("approx_percentile", "percentile_approx"), _quantile(True)),
-    **dict.fromkeys(("quantile", "percentile"), _quantile(False)),
+    "quantile": _quantile(False),
 }

@@ -25,12 +25,12 @@ import pyarrow.compute as pc
 from penstock.errors import Fix, PlanError
 from penstock.expr.rowwise import Evaluated, masked
 
-__all__ = ["Format", "days_from_civil", "days_in_month", "time_format"]
+__all__ = ["DAY_US", "Format", "civil_days", "time_format"]
 
 DAY_US = 86_400_000_000
 MOST_DAYS = 106_751_990  # of which the microseconds fit in 64 bits
 _LETTERS = {
-    "yyyy": ("y", r"[0-9]{4}|\+[0-9]{5,6}"),
+    "yyyy": ("y", r"-?[0-9]{4}|[+-][0-9]{5,6}"),
     "yy": ("z", r"[0-9]{2}"),
     **{letter * 2: (letter, r"[0-9]{2}") for letter in "MdHms"},
     **{letter: (letter, r"[0-9]{1,18}") for letter in "MdHms"},
@@ -55,7 +55,7 @@ class Format:
         numbers = {name: _numbers(pc.struct_field(found, name), name) for name in self.fields}
         year = numbers.get("y", numbers["z"] + 2000 if "z" in numbers else np.full(len(texts), 1970))
         month, day = (numbers.get(name, np.ones(len(texts), np.int64)) for name in "Md")
-        good = (year >= 1) & np.asarray(matched)
+        good = np.asarray(matched).copy()
         for name, (low, high) in _RANGES.items():
             if name in numbers:
                 good &= (numbers[name] >= low) & (numbers[name] <= high)
@@ -126,3 +126,10 @@ def days_in_month(year: Any, month: Any) -> Any:
     """How many days months have."""
     leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
     return np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])[month - 1] + (leap & (month == 2))
+
+
+def civil_days(year: int, month: int, day: int) -> int:
+    """The days since 1970-01-01 of one date of any year; a ValueError if there is no such day."""
+    if not 1 <= month <= 12 or not 1 <= day <= int(days_in_month(year, month)):
+        raise ValueError(f"{year}-{month}-{day}")
+    return int(days_from_civil(year, month, day))

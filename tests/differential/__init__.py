@@ -1,0 +1,1 @@
+"""Every expression that SQL texts can say, beside Spark's own answer."""
