@@ -18,6 +18,7 @@ until then.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from penstock.expr.build import build
 from penstock.expr.evaluate import Evaluated, compile
 from penstock.expr.folds import Folded, Slot, combine, merging, whole
 from penstock.expr.grouping import group, group_and_list, keys_of, one_batch
+from penstock.expr.listed import Listed
 from penstock.expr.nodes import EVENT_TIME, Case, Literal, Node
 from penstock.expr.quickgroups import apart
 from penstock.expr.rowwise import either
@@ -190,6 +192,21 @@ class Accumulators:
             schema = schema.append(self._rows.field)
             arrays.append(_combined(self._rows, old.column(ROWS), new.column(ROWS), found))
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    @property
+    def lists(self) -> list[tuple[str, Listed]]:
+        """The aggregates that are a list per key, which may be long, by name."""
+        steps = zip(self.results, self.steps, strict=True)
+        return [(field.name, step.columns) for field, step in steps if isinstance(step.columns, Listed)]
+
+    def without_lists(self) -> Accumulators:
+        """The accumulators of all others, to combine them."""
+        others = copy.copy(self)
+        others.steps = [step for step in self.steps if not isinstance(step.columns, Listed)]
+        others.fields = [field for step in others.steps for field in step.columns.fields]
+        others.schema = pa.schema(others.fields)
+        others._listed = any(isinstance(step.columns, Slots) for step in others.steps)
+        return others
 
     @property
     def can_unmerge(self) -> bool:

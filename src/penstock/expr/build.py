@@ -10,12 +10,13 @@ import pyarrow as pa
 
 from penstock.errors import PlanError
 from penstock.expr.aggregates import Aggregate
+from penstock.expr.collected import Collected, Distinct, TopK
 from penstock.expr.folds import Folded, folded
 from penstock.expr.nodes import EVENT_TIME
 from penstock.expr.remaining import multiset, quantile_slots
 from penstock.expr.signed import signed
 from penstock.expr.sketches import DistinctSketch, QuantileSketch
-from penstock.expr.slots import Collected, Distinct, Edge, Moments, Slots, TopK, is_root
+from penstock.expr.slots import Edge, Moments, Slots, is_root
 from penstock.expr.udaf import UserSlots
 
 __all__ = ["build"]

@@ -10,7 +10,7 @@ that remain would give.
 2. Order of arrival is not kept (rows of one change may come by different ways). Where it would matter, the order of
    values decides: `collect` gives them ascending, and of equal times `first` takes the least value, `last` the greatest.
    Null is below all values.
-3. A key costs what it holds: every touch reads and writes its whole list.
+3. Where a key has many values they stand apart from its row (`listed`), and a touch costs what it touches.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.expr.listed import Apart, Listed, identity_of, identity_type
 from penstock.expr.ordering import decoded, ordinals
 from penstock.expr.promote import TIMESTAMP
 from penstock.expr.segments import Bools, Ints, Segments, flattened, list_array, take_rows
-from penstock.expr.slots import Rows, Slots
+from penstock.expr.slots import Rows
 
 __all__ = ["Entries", "Multiset"]
 
@@ -43,8 +44,10 @@ class Entries:
         return Segments(np.arange(len(self.counts)), self.offsets)
 
 
-class Multiset(Slots):
+class Multiset(Listed):
     """The values of each key with their counts, and a function from those to the result."""
+
+    counted = True
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class Multiset(Slots):
         *,
         timed: bool = False,
         nulls: bool = False,
+        sized: bool = False,
         prepare: Callable[[pa.Array], pa.Array] = lambda values: values,
     ) -> None:
         times = [pa.field("time", TIMESTAMP)] if timed else []
@@ -61,7 +65,10 @@ class Multiset(Slots):
         self._type = pa.list_(self._item)
         self.fields = [pa.field(f"{name}.values", self._type)]
         self._value, self._result, self._prepare = type, result, prepare
-        self._timed, self._nulls = timed, nulls
+        self._timed, self._nulls, self.sized = timed, nulls, sized
+        self.item = pa.struct([pa.field("value", type), *times])
+        moment = [pa.field("__moment", pa.int64())] if timed else []
+        self.identity = (*moment, pa.field("__value", identity_type(type)))
 
     def partial(self, rows: Rows) -> list[pa.Array]:
         values = self._prepare(decoded(rows.inputs[0]).cast(self._value, safe=False))
@@ -87,6 +94,21 @@ class Multiset(Slots):
         values = take_rows(pc.struct_field(items, "value"), segments)
         return self._result(Entries(values, counts[segments.order], segments.offsets))
 
+    def taken_apart(self, lists: pa.ListArray) -> Apart:
+        apart = super().taken_apart(lists)
+        parts = [pc.struct_field(apart.items, field.name) for field in self.item]
+        items = pa.StructArray.from_arrays(parts, fields=list(self.item))
+        return Apart(items, apart.owners, pc.struct_field(apart.items, "count").to_numpy())
+
+    def identities(self, items: pa.Array) -> list[pa.Array]:
+        moment = [pc.struct_field(items, "time").cast(pa.int64())] if self._timed else []
+        return [*moment, identity_of(pc.struct_field(items, "value"))]
+
+    def put_together(self, items: pa.Array, counts: Ints | None, offsets: Ints) -> pa.ListArray:
+        assert counts is not None, "a multiset has counts"
+        times = pc.struct_field(items, "time") if self._timed else None
+        return self._folded(pc.struct_field(items, "value"), times, counts, Segments(np.arange(len(items)), offsets))
+
     def negative(self, columns: list[pa.Array]) -> Bools:
         items, segments = self._items(columns)
         below = pc.struct_field(items, "count").to_numpy() < 0
@@ -95,7 +117,9 @@ class Multiset(Slots):
     def clamp(self, columns: list[pa.Array]) -> list[pa.Array]:
         items, segments = self._items(columns)
         segments = segments.keep(pc.struct_field(items, "count").to_numpy() > 0)
-        return [list_array(take_rows(items, segments), segments.offsets, self._type)]
+        lists = list_array(take_rows(items, segments), segments.offsets, self._type)
+        kept = np.arange(len(lists))
+        return [lists.take(pa.array(kept, mask=columns[0].is_null().to_numpy(zero_copy_only=False)))]  # null is what stands apart
 
     def _items(self, columns: list[pa.Array]) -> tuple[pa.Array, Segments]:
         rows = len(columns[0])

@@ -38,7 +38,7 @@ def multiset(name: str, aggregate: Aggregate, schema: pa.Schema, *, timed: bool)
         case "top_k":
             return Multiset(name, found, lambda entries: _top(entries, aggregate.options[0], pa.list_(found)))
         case "count_distinct":
-            return Multiset(name, found, lambda entries: pa.array(entries.segments.lengths), prepare=one_zero)
+            return Multiset(name, found, lambda entries: pa.array(entries.segments.lengths), prepare=one_zero, sized=True)
         case "sum" | "mean" | "variance" | "stddev":
             return Multiset(name, pa.float64(), lambda entries: _per_key(entries, _moment(aggregate)))
     raise AssertionError(f"{aggregate.kind} needs no multiset")

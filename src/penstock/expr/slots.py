@@ -21,16 +21,13 @@ import pyarrow.compute as pc
 
 from penstock.expr.ordering import decoded, ordinals
 from penstock.expr.promote import TIMESTAMP
-from penstock.expr.segments import Bools, Ints, Segments, flattened, list_array, take_rows
+from penstock.expr.segments import Bools, Ints, Segments, take_rows
 
 __all__ = [
-    "Collected",
-    "Distinct",
     "Edge",
     "Moments",
     "Rows",
     "Slots",
-    "TopK",
     "distinct_places",
     "is_root",
     "one_zero",
@@ -186,92 +183,6 @@ class Edge(Slots):
         rows[~none] = segments.order[places[~none]]
         chosen = pa.array(rows, mask=none)
         return [values.take(chosen), marks.take(chosen)]
-
-
-class Collected(Slots):
-    """All values in the order they came, nulls left out."""
-
-    def __init__(self, name: str, type: pa.DataType) -> None:
-        self._type = pa.list_(type)
-        self.fields = [pa.field(f"{name}.list", self._type)]
-
-    def partial(self, rows: Rows) -> list[pa.Array]:
-        values = decoded(rows.inputs[0])
-        segments = rows.segments.known(values)
-        return [list_array(take_rows(values, segments), segments.offsets, self._type)]
-
-    def merge(self, columns: list[pa.Array], segments: Segments) -> list[pa.Array]:
-        items, inner = flattened(columns[0], segments)
-        return [list_array(items, inner.offsets, self._type)]
-
-    def finish(self, columns: list[pa.Array]) -> pa.Array:
-        return columns[0]
-
-
-class TopK(Collected):
-    """The k greatest values, in descending order, nulls left out."""
-
-    def __init__(self, name: str, type: pa.DataType, k: int) -> None:
-        super().__init__(name, type)
-        self._k = k
-
-    def partial(self, rows: Rows) -> list[pa.Array]:
-        values = decoded(rows.inputs[0])
-        segments = rows.segments.known(values)
-        return [self._top(take_rows(values, segments), segments)]
-
-    def merge(self, columns: list[pa.Array], segments: Segments) -> list[pa.Array]:
-        return [self._top(*flattened(columns[0], segments))]
-
-    def _top(self, items: pa.Array, segments: Segments) -> pa.ListArray:
-        """The greatest of each group; `items` are in order."""
-        keys = ~ordinals(items)  # "not" turns the order around, and no integer is too large for it
-        places = self._candidates(keys, segments)
-        groups = segments.ids[places]
-        order = np.lexsort((keys[places], groups))
-        offsets = np.searchsorted(groups, np.arange(segments.groups + 1))
-        rank = np.arange(len(order)) - offsets[groups]
-        kept = order[rank < self._k]
-        ends = np.concatenate([[0], np.cumsum(np.minimum(np.diff(offsets), self._k))])
-        return list_array(items.take(pa.array(places[kept])), ends, self._type)
-
-    def _candidates(self, keys: Ints, segments: Segments) -> Ints:
-        """Places without most of those that cannot be among the greatest: large groups are cut before they are sorted."""
-        large = np.flatnonzero(segments.lengths > 4 * self._k + 64)
-        if not len(large):
-            return np.arange(len(keys))
-        bounds = np.full(segments.groups, np.iinfo(np.int64).max)
-        for group in large.tolist():
-            part = keys[segments.offsets[group] : segments.offsets[group + 1]]
-            bounds[group] = np.partition(part, self._k - 1)[self._k - 1]
-        return np.flatnonzero(keys <= segments.spread(bounds))
-
-
-class Distinct(Slots):
-    """The different values, in the order they first came; the result is how many there are.
-
-    Every value is kept, and a key's list is rewritten whenever the key has new rows.
-    """
-
-    def __init__(self, name: str, type: pa.DataType) -> None:
-        self._type = pa.list_(type)
-        self.fields = [pa.field(f"{name}.set", self._type)]
-
-    def partial(self, rows: Rows) -> list[pa.Array]:
-        values = one_zero(decoded(rows.inputs[0]))
-        segments = rows.segments.known(values)
-        return [self._distinct(take_rows(values, segments), segments)]
-
-    def merge(self, columns: list[pa.Array], segments: Segments) -> list[pa.Array]:
-        return [self._distinct(*flattened(columns[0], segments))]
-
-    def finish(self, columns: list[pa.Array]) -> pa.Array:
-        return pc.fill_null(pc.list_value_length(columns[0]), 0).cast(pa.int64())
-
-    def _distinct(self, items: pa.Array, segments: Segments) -> pa.ListArray:
-        places = distinct_places(items, segments)
-        offsets = np.searchsorted(segments.ids[places], np.arange(segments.groups + 1))
-        return list_array(items.take(pa.array(places)), offsets, self._type)
 
 
 def distinct_places(items: pa.Array, segments: Segments) -> Ints:

@@ -6,6 +6,7 @@ state holds, and a result is read off them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.expr import Accumulators
+from penstock.operators.keeping import Keeping, KeepingTable
 from penstock.operators.operator import LATE, MAIN, PASS, TIME_COLUMN, Errors, Operator, Origin, Out, keep
 from penstock.operators.write import conform
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
@@ -144,11 +146,18 @@ class KeyedAggregate(Operator):
         self._partial, self._max_parallelism = partial, max_parallelism
         self._names = [f.name for f in by]
         self.states = states
+        self._keeping = Keeping(accumulators, states)
 
-    @property
-    def _table(self) -> KeyedTable:
+    @functools.cached_property
+    def _rows(self) -> KeyedTable:
+        """The state, without lists that are long."""
         table: KeyedTable = self.states["accumulators"]
         return table
+
+    @functools.cached_property
+    def _table(self) -> KeyedTable | KeepingTable:
+        """The state, with all lists in it."""
+        return KeepingTable(self._rows, self._keeping) if self._accumulators.lists else self._rows
 
     def _fold(self, rows: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, Bools]:
         """Bring the state up to date with rows of accumulators; return one merged row per key, and which of them the state had already."""
@@ -159,22 +168,22 @@ class KeyedAggregate(Operator):
             state_keys = state_keys if changed.rows is None else state_keys.take(pa.array(changed.rows))
         else:
             # Rows of a key meet first, so that old and new rows meet pairwise.
-            repeats = self._table.repeats(state_keys) if self._partial else None
+            repeats = self._rows.repeats(state_keys) if self._partial else None
             if repeats is not None:
                 rows = self._accumulators.merge_some(rows, keys, repeats)
                 state_keys = canonical_keys(rows, keys)
-            found, old = self._table.get_many(state_keys)
-            merged = self._accumulators.combine(old, found, rows)
-            self._table.put_many(state_keys, merged)
+            found, old = self._rows.get_many(state_keys)
+            merged, _ = self._keeping.combine(state_keys, old, found, rows)
+            self._rows.put_many(state_keys, merged)
         whole = pa.RecordBatch.from_arrays([*state_keys.columns, *merged.columns], names=[*keys, *merged.schema.names])
         return whole, found
 
     def _changed(self, rows: pa.RecordBatch, state_keys: pa.RecordBatch) -> Changed | None:
         """Whole numbers are changed where they stand, which is quicker."""
         how, fields = self._accumulators.in_place, self._accumulators.fields
-        if how is None or self._table.spec.values.names != [f.name for f in fields]:
+        if how is None or self._rows.spec.values.names != [f.name for f in fields]:
             return None
-        return self._table.change_many(state_keys, [rows.column(f.name) for f in fields], how)
+        return self._rows.change_many(state_keys, [rows.column(f.name) for f in fields], how)
 
     def _accumulated(self, batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, list[int]]:
         """Rows as accumulators, and the numbers of the rows that failed. Partial rows are accumulators already."""
@@ -187,10 +196,12 @@ class KeyedAggregate(Operator):
         """Set aside rows that failed when the batch was accumulated just now."""
         yield from self._errors.letters(batch, bad, failed(self._accumulators, bad), origin)
 
-    def _result(self, merged: pa.RecordBatch) -> tuple[list[pa.Array], list[pa.Array]]:
-        """Key columns in the user's types, and result columns."""
+    def _result(self, merged: pa.RecordBatch, kept: Sequence[str] = ()) -> tuple[list[pa.Array], list[pa.Array]]:
+        """Key columns in the user's types, and result columns. `kept`: the columns of the state's key, if its long lists are not in
+        these rows."""
         keys = [conform(merged.column(f.name), f.type) for f in self._by if not f.name.startswith("__")]
-        return keys, self._accumulators.finish(merged)
+        results = self._keeping.finish(merged.select(list(kept)), merged) if kept else self._accumulators.finish(merged)
+        return keys, results
 
 
 class RunningAggregate(KeyedAggregate):
@@ -210,7 +221,7 @@ class RunningAggregate(KeyedAggregate):
         rows, bad = self._accumulated(batch, self._names)
         yield from self._letters(batch, bad, origin)
         if rows.num_rows:
-            keys, results = self._result(self._fold(rows, self._names)[0])
+            keys, results = self._result(self._fold(rows, self._names)[0], self._names)
             yield MAIN, pa.RecordBatch.from_arrays([*keys, *results], schema=self._output)
 
 
@@ -274,17 +285,18 @@ class WindowAggregate(KeyedAggregate):
         """Fire the windows that have closed."""
         for due in self._timers.due(time):
             keys = due.select(self._keys)
-            found, values = self._table.get_many(keys)
+            found, values = self._rows.get_many(keys)
             assert found.all(), "an open window has a timer and a row of state"
             merged = pa.RecordBatch.from_arrays([*keys.columns, *values.columns], names=[*self._keys, *values.schema.names])
-            self._table.delete_many(keys)
             starts = merged.column(WINDOW_COLUMN).to_numpy()
-            yield MAIN, self._rows(merged, starts, self._shape.end_of(starts))
+            results = self._sent(merged, starts, self._shape.end_of(starts), self._keys)
+            self._table.delete_many(keys)
+            yield MAIN, results
         self._timers.advance(time)
 
-    def _rows(self, merged: pa.RecordBatch, starts: Ints, ends: Ints) -> pa.RecordBatch:
-        """The results of windows; `merged` has their keys and accumulators."""
-        keys, results = self._result(merged)
+    def _sent(self, merged: pa.RecordBatch, starts: Ints, ends: Ints, kept: Sequence[str] = ()) -> pa.RecordBatch:
+        """The results of windows; `merged` has their keys and accumulators. `kept` as in `_result`."""
+        keys, results = self._result(merged, kept)
         times = [pa.array(each).cast(TIME_TYPE) for each in (starts, ends, ends - 1)]
         columns = [*keys, *times[:2], *results, times[2]]
         return pa.RecordBatch.from_arrays(columns, schema=self._output.append(pa.field(TIME_COLUMN, TIME_TYPE, nullable=False)))

@@ -76,7 +76,7 @@ class InverseSliding(SlidingAggregate):
             return
         at = pa.array(np.flatnonzero(filled))
         starts, windows = starts[filled], windows.take(at)
-        yield MAIN, self._rows(merged.take(at), starts, starts + self._sliding.size)
+        yield MAIN, self._sent(merged.take(at), starts, starts + self._sliding.size)
         values = pa.RecordBatch.from_arrays([pa.array(starts), *total.take(at).columns], names=self._totals.spec.values.names)
         self._totals.put_many(windows.select(self._names), values)
         self._set(windows, starts + self._sliding.every + self._sliding.size)

@@ -206,10 +206,10 @@ class PaneAggregate(KeyedAggregate):
             at = partial.column(PAIR).to_numpy()
             fields = [f.name for f in self._accumulators.fields]
             old = panes.values.take(pa.array(at, mask=~panes.filled[at]))  # null where there is nothing yet
-            merged = self._accumulators.combine(old, panes.filled[at], partial.select(fields))
+            merged, wrong = self._keeping.combine(panes.keys.take(pa.array(at)), old, panes.filled[at], partial.select(fields))
             panes.live[at] += partial.column(ROWS_COLUMN).to_numpy()
             if self._rules.retracts:
-                merged = self._checked(panes, at, merged)
+                merged = self._checked(panes, at, merged, wrong)
             panes.values = replaced(panes.values, at, merged)
             panes.filled[at] = True
         panes.new[:] += count
@@ -223,9 +223,9 @@ class PaneAggregate(KeyedAggregate):
         """One row of accumulators per pair."""
         return self._accumulators.partial(rows, [PAIR])[0]
 
-    def _checked(self, panes: Panes, at: Ints, merged: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows that were withdrawn but never came are counted, and leave no trace."""
-        wrong = (panes.live[at] < 0) | self._accumulators.check(merged)
+    def _checked(self, panes: Panes, at: Ints, merged: pa.RecordBatch, wrong: Bools) -> pa.RecordBatch:
+        """Rows that were withdrawn but never came are counted, and leave no trace. `wrong`: what is known of it already."""
+        wrong = wrong | (panes.live[at] < 0) | self._accumulators.check(merged)
         if not wrong.any():
             return merged
         self.counters["unmatched"] += int(wrong.sum())
@@ -343,28 +343,36 @@ class PaneAggregate(KeyedAggregate):
         index = panes.index[at] - 1
         info = (index << 4) | (timing << 2) | ((index == 0).astype(np.int64) << 1) | final
         gone = panes.live[at] == 0 if self._rules.retracts else np.zeros(len(at), np.bool_)
-        results = self._accumulators.finish(panes.values.take(pa.array(at)))
+        results = self._keeping.finish(panes.keys.take(pa.array(at)), panes.values.take(pa.array(at)))
         out = []
         sent = panes.sent[at] == 1
         if self._rules.emit == "retract" and sent.any():
             out.append(self._withdrawn(panes, at[sent]))
         there = np.flatnonzero(~gone)
-        out.append(self._rows(panes, at[there], panes.end[at[there]], take_all(results, there), info[there], 1))
+        out.append(self._sent_rows(panes, at[there], panes.end[at[there]], take_all(results, there), info[there], 1))
         if self._rules.emit in ("update", "complete") and (gone & sent).any():
             lost = np.flatnonzero(gone & sent)
-            out.append(self._rows(panes, at[lost], panes.sent_end[at[lost]], take_all(results, lost), info[lost], -1))
+            out.append(self._sent_rows(panes, at[lost], panes.sent_end[at[lost]], take_all(results, lost), info[lost], -1))
         yield MAIN, pa.concat_batches(out)
         panes.sent[at], panes.sent_end[at], panes.sent_pane[at], panes.new[at] = ~gone, panes.end[at], info, 0
         if self._rules.emit == "retract":
             panes.before = replaced(panes.before, at, pa.RecordBatch.from_arrays(results, names=panes.before.schema.names))
         if self._rules.emit == "delta":
-            panes.filled[at] = False
+            self._empty(panes, at)
+
+    def _empty(self, panes: Panes, at: Ints) -> None:
+        """What comes next is added to nothing."""
+        filled = at[panes.filled[at]]
+        self._keeping.forget(panes.keys.take(pa.array(filled)), panes.values.take(pa.array(filled)))
+        panes.filled[at] = False
 
     def _withdrawn(self, panes: Panes, at: Ints) -> pa.RecordBatch:
         """What was sent last, to be taken back."""
-        return self._rows(panes, at, panes.sent_end[at], take_all(panes.before.columns, at), panes.sent_pane[at], -1)
+        return self._sent_rows(panes, at, panes.sent_end[at], take_all(panes.before.columns, at), panes.sent_pane[at], -1)
 
-    def _rows(self, panes: Panes, at: Ints, ends: Ints, results: Sequence[pa.Array], info: Ints, change: int) -> pa.RecordBatch:
+    def _sent_rows(
+        self, panes: Panes, at: Ints, ends: Ints, results: Sequence[pa.Array], info: Ints, change: int
+    ) -> pa.RecordBatch:
         keys = panes.keys.take(pa.array(at))
         shown = [keys.column(f.name).cast(f.type) for f in self._by if not f.name.startswith("__")]
         bounds = [] if self._forever else [times(panes.starts[at]), times(ends)]
@@ -381,8 +389,8 @@ class PaneAggregate(KeyedAggregate):
         for batch in self._panes.scan():
             panes = self._load(batch.select(self._keys))
             at = np.flatnonzero((panes.sent == 1) & (panes.new == 0))
-            results = self._accumulators.finish(panes.values.take(pa.array(at)))
-            yield MAIN, self._rows(panes, at, panes.end[at], results, np.zeros(len(at), np.int64), 1)
+            results = self._keeping.finish(panes.keys.take(pa.array(at)), panes.values.take(pa.array(at)))
+            yield MAIN, self._sent_rows(panes, at, panes.end[at], results, np.zeros(len(at), np.int64), 1)
 
     # -- state
 
@@ -443,6 +451,7 @@ class PaneAggregate(KeyedAggregate):
 
     def _forget(self, panes: Panes) -> None:
         if len(panes):
+            self._empty(panes, np.arange(len(panes)))
             self._panes.delete_many(panes.keys)
 
 

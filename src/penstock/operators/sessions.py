@@ -33,7 +33,6 @@ from penstock.operators.panes import (
     Rules,
     once_each,
     replaced,
-    take_all,
     with_windows,
 )
 from penstock.operators.triggering import BIG
@@ -161,24 +160,30 @@ class SessionAggregate(PaneAggregate):
         trigger = self._machine.merge(old.trigger, into, len(begin), passed) if len(into) else self._machine.fresh(len(begin))
         new = Panes(keys, begin, np.zeros(len(begin), np.bool_), numbers, trigger)
         new.passed = passed
-        new.values, new.filled = self._merge_values(old, into, len(begin))
+        new.values, new.filled = self._merge_values(old, into, new, stays)
         new.before = nulls(old.before.schema, len(begin))
         new.before = replaced(new.before, into[stays], old.before.filter(pa.array(stays)))
         self._panes.delete_many(old.keys.filter(pa.array(~stays)))
         return new
 
-    def _merge_values(self, old: Panes, into: Ints, count: int) -> tuple[pa.RecordBatch, Bools]:
+    def _merge_values(self, old: Panes, into: Ints, new: Panes, stays: Bools) -> tuple[pa.RecordBatch, Bools]:
         fields = pa.schema(self._accumulators.fields)
-        empty = nulls(fields, count)
-        filled = np.zeros(count, np.bool_)
-        have = np.flatnonzero(old.filled)
-        if not len(have):
-            return empty, filled
-        parts = old.values.take(pa.array(have)).append_column("pair", pa.array(into[have]))
-        merged = self._accumulators.merge(parts, ["pair"])
+        values, filled = nulls(fields, len(new)), np.zeros(len(new), np.bool_)
+        filled[into[old.filled]] = True
+        # Of most sessions nothing changed but their end: what they hold stays where it is.
+        alone = stays & (np.bincount(into[old.filled], minlength=len(new))[into] == 1) & old.filled
+        values = replaced(values, into[alone], old.values.filter(pa.array(alone)))
+        moving = np.flatnonzero(old.filled & ~alone)
+        if not len(moving):
+            return values, filled
+        keys, rows = old.keys.take(pa.array(moving)), old.values.take(pa.array(moving))
+        parts = self._keeping.fill(keys, rows)
+        self._keeping.forget(keys, rows)
+        old.values = replaced(old.values, moving, parts)  # what is taken back is still to be read
+        merged = self._accumulators.merge(parts.append_column("pair", pa.array(into[moving])), ["pair"])
         at = merged.column("pair").to_numpy()
-        filled[at] = True
-        return replaced(empty, at, merged.select(fields.names)), filled
+        settled = self._keeping.settle(new.keys.take(pa.array(at)), merged.select(fields.names))
+        return replaced(values, at, settled), filled
 
     def _take_back(self, old: Panes, at: Ints) -> Iterator[Out]:
         """Results of sessions that are no more."""
@@ -187,8 +192,8 @@ class SessionAggregate(PaneAggregate):
         if self._rules.emit == "retract":
             yield MAIN, self._withdrawn(old, at)
         elif self._rules.emit == "update":
-            results = take_all(self._accumulators.finish(old.values), at)
-            yield MAIN, self._rows(old, at, old.sent_end[at], results, old.sent_pane[at], -1)
+            results = self._keeping.finish(old.keys.take(pa.array(at)), old.values.take(pa.array(at)))
+            yield MAIN, self._sent_rows(old, at, old.sent_end[at], results, old.sent_pane[at], -1)
 
     # -- time
 

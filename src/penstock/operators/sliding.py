@@ -94,7 +94,7 @@ class SlidingAggregate(WindowAggregate):
         assert np.array_equal(whole.numbers, numbers), "a key with a slice in a window has a timer at its end, and the reverse"
         columns, names = [*rows.columns, *whole.values.columns], [*self._names, *whole.values.schema.names]
         every = np.full(len(numbers), start)
-        yield MAIN, self._rows(pa.RecordBatch.from_arrays(columns, names=names), every, every + sliding.size)
+        yield MAIN, self._sent(pa.RecordBatch.from_arrays(columns, names=names), every, every + sliding.size)
         # Slices before the next window are over. Where any are left, the next window has something in it.
         for each, gone in stacks.drop(following):
             if not np.array_equal(gone, numbers):
@@ -116,7 +116,7 @@ class SlidingAggregate(WindowAggregate):
         which = merged.column("window").to_numpy()
         columns = [*windows.take(pa.array(which)).columns, *(merged.column(f.name) for f in self._accumulators.fields)]
         names = [*self._keys, *(f.name for f in self._accumulators.fields)]
-        yield MAIN, self._rows(pa.RecordBatch.from_arrays(columns, names=names), starts[which], starts[which] + sliding.size)
+        yield MAIN, self._sent(pa.RecordBatch.from_arrays(columns, names=names), starts[which], starts[which] + sliding.size)
         following = starts + sliding.every
         over = slices < following[owners]
         self._table.delete_many(self._slice_keys(windows.take(pa.array(owners[over])), slices[over]))

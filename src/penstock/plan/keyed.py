@@ -16,6 +16,7 @@ from penstock.errors import Fix, PlanError
 from penstock.eventtime import NEEDS_TIME, duration_text
 from penstock.expr import Accumulators
 from penstock.expr import Aggregate as AggregateExpr
+from penstock.expr.listed import tables_of
 from penstock.folding import ReduceFunction
 from penstock.plan.logical import (
     ALL_COLUMN,
@@ -192,6 +193,11 @@ class Aggregating(KeyedRows):
         rows = pa.field(ROWS_COLUMN, pa.int64(), nullable=False)
         return pa.schema([*self.by_fields, *window, *self.accumulators.fields, rows])
 
+    def _lists(self, more: Sequence[pa.Field]) -> list[StateLayout]:
+        """Where long lists of values stand, by the step's key and the columns of a window."""
+        tables = [table for name, listed in self.accumulators.lists for table in tables_of(name, listed)]
+        return [self._layout(name, [*more, *keys], values) for name, keys, values in tables]
+
     def _aggregates_text(self) -> str:
         return "aggregate " + ", ".join(f"{name}={aggregate.text()}" for name, aggregate in self.aggregates)
 
@@ -212,7 +218,7 @@ class Aggregate(Aggregating):
         return self._partial(())
 
     def states(self) -> Sequence[StateLayout]:
-        return [self._layout("accumulators", (), self.accumulators.fields)]
+        return [self._layout("accumulators", (), self.accumulators.fields), *self._lists(())]
 
     def text(self) -> str:
         return self._keyed_text(self._aggregates_text())
@@ -382,19 +388,20 @@ def window_states(node: WindowAggregate) -> list[StateLayout]:
         return [
             node._layout("accumulators", [start], accumulators),
             node._layout("counts", (), [pa.field("__count", pa.int64(), nullable=False)]),
+            *node._lists([start]),
         ]
     if node.operator != "pane_aggregate":
         layouts = [node._layout("accumulators", [start], accumulators), node._layout("timers", [start], None)]
         if node.operator == "inverse_aggregate":
             layouts.append(node._layout("totals", (), [pa.field("__start", pa.int64(), nullable=False), *accumulators]))
-        return layouts
+        return [*layouts, *node._lists([start])]
     window = [start] if one_end(node.window) else [start, pa.field(END_COLUMN, pa.int64())]
     layouts = [node._layout("panes", window, pane_fields(node)), node._layout("timers", window, None)]
     if any(isinstance(part, AfterTime) for part in trigger_parts(node.firing)):
         layouts.append(node._layout("alarms", window, None))
     if node.window.merging:
         layouts.append(node._layout("sessions", (), SESSION_FIELDS))
-    return layouts
+    return [*layouts, *node._lists(window)]
 
 
 def free_bounds(bounds: tuple[pa.Field, ...], taken: Collection[str]) -> tuple[pa.Field, ...]:
