@@ -3,6 +3,7 @@
 1. **Flink**: only the Java archives of its Python package are used. The job (`benchmarks/flink/*.java`) is compiled against them at
    first use, and again when it changes.
 2. **Bytewax**: a virtual environment of its own, with a fast JSON parser.
+3. **DuckDB**: another one.
 
 What is there is complete: it is built beside and renamed.
 """
@@ -22,6 +23,7 @@ CACHE = ROOT / ".cache" / "peers"
 JOB = Path(__file__).parent / "flink"
 FLINK = "2.3.0"
 BYTEWAX = ("bytewax==0.21.1", "orjson==3.13.0")
+DUCKDB = "duckdb==1.4.1"
 
 
 class Unavailable(Exception):
@@ -40,7 +42,12 @@ def flink() -> str:
 def bytewax() -> Path:
     """The Python that has Bytewax."""
     version = "-".join(package.partition("==")[2] for package in BYTEWAX)
-    return made(CACHE / f"bytewax-{version}", _bytewax_environment) / "bin" / "python"
+    return made(CACHE / f"bytewax-{version}", lambda folder: _environment(folder, "Bytewax", *BYTEWAX)) / "bin" / "python"
+
+
+def duckdb() -> Path:
+    """The Python that has DuckDB."""
+    return made(CACHE / DUCKDB.replace("==", "-"), lambda folder: _environment(folder, "DuckDB", DUCKDB)) / "bin" / "python"
 
 
 def made(folder: Path, make: Callable[[Path], None]) -> Path:
@@ -68,12 +75,12 @@ def _compile(sources: list[Path], jars: Path, folder: Path) -> None:
     _run([javac, "-d", str(folder), "-cp", f"{jars}/*", *map(str, sources)], "Flink's job cannot be compiled")
 
 
-def _bytewax_environment(folder: Path) -> None:
-    print(f"fetching {' and '.join(BYTEWAX)}, once", flush=True)
-    _run([sys.executable, "-m", "venv", str(folder)], "no virtual environment for Bytewax can be made")
+def _environment(folder: Path, peer: str, *packages: str) -> None:
+    print(f"fetching {' and '.join(packages)}, once", flush=True)
+    _run([sys.executable, "-m", "venv", str(folder)], f"no virtual environment for {peer} can be made")
     # By module: scripts name the folder they were installed into, and that is renamed.
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-    _run([*pip, *BYTEWAX], "Bytewax cannot be fetched")
+    _run([*pip, *packages], f"{peer} cannot be fetched")
 
 
 def _run(command: list[str], problem: str) -> None:

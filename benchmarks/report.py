@@ -94,6 +94,11 @@ UNITS = {
     "state": "ms of pause per snapshot",
 }
 
+VALUES = """\
+Exact counts of different values of four hot keys, sent anew with each batch of 16,384 rows, with a snapshot every second; processor time
+in one process, no Spark. Half of the rows bring a value that the key has not had. Beside it DuckDB, which is asked once for all of it
+when all rows are there, with one thread.
+"""
 WINDOWS = """\
 Processor time in one process, no Spark. A window that overlaps 59 others beside one of the same size that overlaps none, on the same
 rows (100 keys; a million rows per second of event time, and a hundred thousand: fewer rows share what a window costs when it closes);
@@ -160,6 +165,9 @@ def markdown(results: list[dict[str, Any]], *, command: str, took_s: float, load
     found = [result for result in results if result["case"] == "windows"]
     if found:
         lines += ["", "## What windows cost", "", WINDOWS, *comparisons(found[0])]
+    found = [result for result in results if result["case"] == "values"]
+    if found:
+        lines += ["", "## Many values of few keys", "", VALUES, *plain(found[0]["figures"])]
     found = [result for result in results if result["case"] == "state"]
     if found:
         lines += ["", "## Keyed state", "", STATE, *state(found)]

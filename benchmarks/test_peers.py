@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import bytewaxpeer, flinkpeer, install
+from benchmarks import bytewaxpeer, flinkpeer, install, values
 from benchmarks.workload import Input, write_json
 
 ROWS = 40_000
@@ -24,6 +24,7 @@ def fetched() -> None:
     try:
         install.flink()
         install.bytewax()
+        install.duckdb()
     except install.Unavailable as problem:
         pytest.skip(str(problem))
 
@@ -52,3 +53,8 @@ def test_bytewax_counts_the_same_events(events: Input) -> None:
     run = bytewaxpeer.run(events)
     assert run.verified, run.note
     assert run.memory > 0
+
+
+@pytest.mark.slow
+def test_duckdb_counts_the_values_of_the_same_rows() -> None:
+    assert list(values.duckdb([8_000, 16_000])) == [8_000, 16_000]

@@ -41,6 +41,7 @@ from benchmarks import (
     statepeer,
     systems,
     traced,
+    values,
     windows,
     workload,
 )
@@ -107,6 +108,11 @@ def test_what_windows_cost_is_compared() -> None:
     ]
     assert all(each["ratio"] > 0 for each in result["comparisons"])
     assert "| open sessions | 10 thousand:" in "\n".join(report.comparisons(result))
+
+
+def test_a_row_of_a_key_with_many_values_is_measured_and_its_counts_are_checked() -> None:
+    assert values.per_row(4_000) > 0
+    assert "| 250,000 rows | 0.5" in "\n".join(report.plain({"250,000 rows": "0.5 µs per row"}))
 
 
 def test_a_table_alone_is_measured() -> None:

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
+from penstock.checkpoints.apart import Lists
 from penstock.checkpoints.envelope import Json
 from penstock.checkpoints.log import Log
 from penstock.checkpoints.manifest import Manifest, OperatorEntry, StateEntry
@@ -31,7 +33,7 @@ from penstock.state.table import KeyedTable
 
 __all__ = ["Saved", "from_savepoint"]
 
-VALUE = "value"
+VALUE, CHUNKS, COUNTS = "value", "chunks", "counts"
 
 Names = dict[str, str]
 """The columns of a table that count, and what they are called here."""
@@ -65,7 +67,9 @@ def from_savepoint(path: str | Path, *, step: str, state: str | None = None) -> 
         )
     entry, names = found[state]
     about = f"state {state!r} of step {step!r} in {store.url}"
-    return Saved(about, store.url, _columns(entry, store), names, entry.handles, manifest.max_parallelism)
+    beside = {each.name: each for each in steps[step].states if each.name in (f"{state}-{CHUNKS}", f"{state}-{COUNTS}")}
+    apart = {name.rpartition("-")[2]: (_columns(each, store), each.handles) for name, each in beside.items() if each.handles}
+    return Saved(about, store.url, _columns(entry, store), names, entry.handles, manifest.max_parallelism, apart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,8 @@ class Saved:
     names: Names
     handles: tuple[Mapping[str, Json], ...]
     max_parallelism: int
+    apart: Mapping[str, tuple[Any, tuple[Mapping[str, Json], ...]]] = field(default_factory=dict)
+    """The tables beside it with what does not stand in its rows: their columns and handles."""
 
     @property
     def columns(self) -> tuple[pa.Schema, pa.Schema] | None:
@@ -94,22 +100,40 @@ class Saved:
             return
         keys, values = self.table
         wanted = groups if max_parallelism == self.max_parallelism else range(self.max_parallelism)
+        route = len(keys)
+        rows_of = self._scan((keys, values), self.handles, wanted, route)
+        beside = {name: self._scan(columns, handles, wanted, route) for name, (columns, handles) in self.apart.items()}
+        counted = CHUNKS in self.apart and COUNTS in self.apart and len(self.apart[COUNTS][0][1]) > 0
+        lists = Lists.of(keys.names, beside[CHUNKS], beside[COUNTS] if counted else None) if CHUNKS in beside else None
+        columns = {
+            **{name: name for name in keys.names},
+            **{name: self.names[name] for name in values.names if name in self.names},
+        }
+        for rows in rows_of:
+            picked = rows.select(list(columns)).rename_columns(list(columns.values()))
+            if lists is not None:
+                at = len(keys)  # a list is the only column of its aggregate
+                picked = picked.set_column(
+                    at, picked.schema.field(at), lists.put_back(rows.select(keys.names), picked.column(at))
+                )
+            yield picked
+
+    def _scan(
+        self, columns: tuple[pa.Schema, pa.Schema], handles: tuple[Mapping[str, Json], ...], groups: range, route: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a table."""
+        keys, values = columns
         try:
-            stored = [Handle.from_json(handle) for handle in self.handles]
-            spec = StateSpec("saved", keys, values)
-            table = KeyedTable.open(spec, wanted, self.max_parallelism, stored, open_store(self.url), lasting=False)
+            stored = [Handle.from_json(handle) for handle in handles]
+            spec = StateSpec("saved", keys, values, route)
+            table = KeyedTable.open(spec, groups, self.max_parallelism, stored, open_store(self.url), lasting=False)
         except CorruptError:
             raise
         except StorageError as error:
             raise RestoreError(
                 f"{self.about} cannot be read: {error}.\n  If its job has gone on since, take a savepoint of it, and start from that"
             ) from error
-        columns = {
-            **{name: name for name in keys.names},
-            **{name: self.names[name] for name in values.names if name in self.names},
-        }
-        for rows in table.scan():
-            yield rows.select(list(columns)).rename_columns(list(columns.values()))
+        return table.scan()
 
 
 def _manifest(store: Store) -> Manifest:
