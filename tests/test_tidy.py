@@ -26,6 +26,7 @@ LEAVES = {
     "functions",
     "folding",
     "policy",
+    "passing",
 }
 
 MAY_IMPORT = {
@@ -43,6 +44,7 @@ MAY_IMPORT = {
     "functions": {"schema", "row"},
     "folding": {"functions"},
     "policy": {"eventtime"},
+    "passing": {"tracebacks"},
     "expr": {"schema", "eventtime", "tracebacks"},
     "protocol": set(),
     "processing": {"functions", "schema", "row", "eventtime", "expr"},
@@ -80,7 +82,19 @@ MAY_IMPORT = {
         "triggers",
     },
     "runtime": {"tracebacks", "operators", "plan", "protocol", "state", "connectors", "windows", "triggers"},
-    "runners": {"tracebacks", "runtime", "checkpoints", "state", "connectors", "protocol", "plan", "eventtime", "api", "names"},
+    "runners": {
+        "tracebacks",
+        "runtime",
+        "checkpoints",
+        "state",
+        "connectors",
+        "protocol",
+        "plan",
+        "eventtime",
+        "api",
+        "names",
+        "passing",
+    },
     "testing": {
         "runners",
         "runtime",

@@ -35,7 +35,7 @@ from penstock.api.stream import Stream
 from penstock.checkpoints.saved import from_savepoint
 from penstock.connectors.connector import Sink, Source
 from penstock.connectors.foreach import Epoch
-from penstock.errors import ConfigError, JobError, PenstockError, PlanError, RestoreError, RunnerError
+from penstock.errors import ConfigError, JobError, PenstockError, PlanError, RestoreError, RetriableError, RunnerError
 from penstock.expr import Expr, coalesce, col, concat, count, event_time, greatest, least, lit, struct, udf, when
 from penstock.expr import UserAggregate as Aggregate
 from penstock.functions import Row
@@ -50,10 +50,11 @@ from penstock.processing.states import (
     ReducingState,
     ValueState,
 )
-from penstock.runners.conductor import Restore, Status
+from penstock.runners.conductor import Restore
 from penstock.runners.control import attach
 from penstock.runners.job import Job
 from penstock.runners.local import Local
+from penstock.runners.status import Status
 from penstock.state.backend import RocksDB
 from penstock.windows import WindowShape
 
@@ -88,6 +89,7 @@ __all__ = [
     "ReducingState",
     "Restore",
     "RestoreError",
+    "RetriableError",
     "RocksDB",
     "Row",
     "RunnerError",

@@ -39,11 +39,11 @@ import penstock
 from penstock.api.pipeline import Pipeline
 from penstock.errors import ConfigError, JobError, PenstockError, PlanError, RestoreError, RunnerError
 from penstock.restoreflags import flags_text, restore_of
-from penstock.runners.conductor import Status
 from penstock.runners.control import attach, job_folder, newest_in, stored_text
 from penstock.runners.job import Job, graceful_interrupt
 from penstock.runners.listing import jobs_in
 from penstock.runners.runner import Runner
+from penstock.runners.status import Status
 
 __all__ = ["app", "load", "main"]
 

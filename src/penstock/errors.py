@@ -15,15 +15,19 @@ __all__ = [
     "CorruptError",
     "DecodeError",
     "Fix",
+    "FunctionError",
     "HeldError",
     "JobError",
+    "MissingError",
     "PenstockError",
     "PlanError",
     "RestoreError",
+    "RetriableError",
     "RowError",
     "RunnerError",
     "StorageError",
     "SupersededError",
+    "UnavailableError",
     "brief",
 ]
 
@@ -96,8 +100,22 @@ class StorageError(PenstockError):
     """Storage refused, lost or could not keep something."""
 
 
+class RetriableError(PenstockError):
+    """What a source, a sink or a function raises to say that it may pass: it is tried again (see `passing`)."""
+
+    retriable = True
+
+
+class UnavailableError(StorageError, RetriableError):
+    """The operating system would not read or write just now: a full disk, a mount that is gone."""
+
+
 class CorruptError(StorageError):
     """A stored file is not what was written: cut short, altered, or of an unknown format."""
+
+
+class MissingError(CorruptError):
+    """A file that a checkpoint names is not there."""
 
 
 class DecodeError(PenstockError):
@@ -110,6 +128,10 @@ class ChannelError(PenstockError):
 
 class RowError(PenstockError):
     """One row cannot be processed; with on_error="dead-letter" it becomes a dead letter instead."""
+
+
+class FunctionError(RowError):
+    """A function of the user's raised. What it raised is the cause."""
 
 
 class BadNameError(PlanError):

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError
 
-__all__ = ["Frame", "Told", "Within", "blame", "describe", "described", "joined", "place_of", "told", "users_frames"]
+__all__ = ["Frame", "Told", "Within", "blame", "describe", "described", "frames_of", "joined", "place_of", "told", "users_frames"]
 
 PACKAGE = str(Path(__file__).resolve().parent) + os.sep
 LIBRARY = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
@@ -84,6 +84,11 @@ def users_frames(error: BaseException) -> tuple[Frame, ...]:
         seen.append(current)
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return ()
+
+
+def frames_of(error: BaseException) -> tuple[Frame, ...]:
+    """The user's frames that an exception carries (`blame`), or else passed through: empty if no code of the user's raised it."""
+    return (getattr(error, WHO, None) or ("", ()))[1] or users_frames(error)
 
 
 def _frames(trace: TracebackType | None) -> Iterator[tuple[str, int, str]]:

@@ -15,7 +15,7 @@ from penstock import sinks
 from penstock.connectors import staged
 from penstock.connectors.connector import Json, Sink, SinkContext, Verdict
 from penstock.connectors.foreach import Epoch
-from penstock.errors import BadNameError, CorruptError, StorageError
+from penstock.errors import BadNameError, CorruptError, FunctionError, StorageError
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])
 
@@ -75,8 +75,9 @@ def test_a_call_that_fails_is_made_again_with_the_same_rows_and_token_even_after
     first = prepare(sink, tmp_path, 1, [("ann", 1)])
     second = prepare(sink, tmp_path, 2, [("bob", 2)])
     committer = sink.committer(place(tmp_path))
-    with pytest.raises(ConnectionError):
+    with pytest.raises(FunctionError) as raised:
         committer.commit(1, first, 0)
+    assert isinstance(raised.value.__cause__, ConnectionError)
     assert committer.commit(2, second, 0) is Verdict.DONE
     assert committer.commit(1, first, 1) is Verdict.DONE
     assert committer.commit(1, first, 2) is Verdict.ALREADY

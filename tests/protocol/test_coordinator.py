@@ -43,7 +43,7 @@ from penstock.protocol.coordinator import (
 )
 from penstock.protocol.messages import Stamp, TaskAck
 
-SETTINGS = Settings(interval=10, timeout=100, declines_max=2, restarts_max=3, backoff=8, backoff_max=20)
+SETTINGS = Settings(interval=10, timeout=100, declines_max=2, restarts_max=3, backoff=8, backoff_max=20, commit_patience=90)
 ROWS = (("part", 1),)
 
 
@@ -260,6 +260,30 @@ def test_a_failure_that_trying_again_cannot_help_ends_the_job() -> None:
     assert effects == (EndAttempt(job.stamp), Halt(Outcome.FAILED, "wrong type"))
 
 
+def test_a_failure_with_so_many_tries_ends_the_job_with_the_last_whatever_else_failed() -> None:
+    job = Job()
+    job.hear(Booted())
+    for tries in (3, 0, 3):
+        assert job.hear(AttemptFailed(job.stamp, "price", tries=tries)) == (EndAttempt(job.stamp),)
+        assert job.machine.trouble == "price"
+        job.hear(Ticked(), after=100)
+    *_, halt = job.hear(AttemptFailed(job.stamp, "price", tries=3))
+    assert halt == Halt(Outcome.FAILED, "price")
+
+
+def test_a_published_epoch_forgives_the_tries_and_the_trouble_before() -> None:
+    job = Job()
+    job.hear(Booted())
+    for _ in range(4):
+        job.hear(AttemptFailed(job.stamp, "price", tries=2))
+        job.hear(Ticked(), after=100)
+        assert job.machine.trouble == "price"
+        job.hear(Running(job.stamp))
+        job.trigger()
+        job.publish()
+        assert job.machine.trouble == ""
+
+
 def test_the_failure_of_an_older_attempt_is_not_heard() -> None:
     job = Job().run()
     old = job.stamp
@@ -340,6 +364,77 @@ def test_a_delayed_commit_is_due_even_while_an_epoch_is_in_flight() -> None:
     job.trigger()
     job.hear(CommitDelayed(1, "out"))
     assert job.machine.wake_at() == job.now + SETTINGS.backoff
+
+
+def failing(job: Job, epoch: int = 1, **more: Any) -> tuple[Effect, ...]:
+    return job.hear(CommitDelayed(epoch, "out", "connection refused", **more))
+
+
+def test_a_commit_that_failed_and_may_pass_is_asked_for_again_after_a_growing_pause() -> None:
+    job = Job(epoch=1, pending=[Pending(1, "out", ROWS)])
+    job.hear(Booted())
+    for pause in (8, 16, 20):
+        assert failing(job) == ()
+        assert job.machine.wake_at() == job.now + pause
+        assert job.hear(Ticked(), after=pause - 1) == ()
+        assert job.hear(Ticked(), after=1) == (Commit(Pending(1, "out", ROWS)),)
+    assert "sink 'out' has been trying epoch 1" in job.machine.trouble
+    assert "connection refused" in job.machine.trouble
+    assert isinstance(job.hear(Committed(1, "out"))[0], BeginAttempt)
+    assert job.machine.trouble == ""
+
+
+def test_patience_with_a_commit_ends_and_so_does_the_job() -> None:
+    job = Job(epoch=1, pending=[Pending(1, "out", ROWS)])
+    job.hear(Booted())
+    failing(job)
+    halted: tuple[Effect, ...] = ()
+    while not halted:
+        assert job.now <= SETTINGS.commit_patience + SETTINGS.backoff_max
+        job.hear(Ticked(), after=20)
+        halted = failing(job)
+    assert job.now >= SETTINGS.commit_patience
+    (halt,) = halted
+    assert isinstance(halt, Halt)
+    assert halt.outcome is Outcome.FAILED
+    assert "connection refused" in halt.reason
+
+
+def test_a_commit_with_so_many_tries_has_no_more() -> None:
+    job = Job(epoch=1, pending=[Pending(1, "out", ROWS)])
+    job.hear(Booted())
+    for _ in range(2):
+        assert failing(job, tries=3) == ()
+        assert job.hear(Ticked(), after=20) == (Commit(Pending(1, "out", ROWS)),)
+    (halt,) = failing(job, tries=3)
+    assert isinstance(halt, Halt)
+    assert "tried 3 times" in halt.reason
+
+
+def test_a_commit_that_was_made_forgives_the_tries_before() -> None:
+    job = Job(epoch=2, pending=[Pending(1, "out", ROWS), Pending(2, "out", ROWS)])
+    job.hear(Booted())
+    for epoch in (1, 2):
+        for _ in range(2):
+            assert failing(job, epoch, tries=3) == ()
+            assert job.hear(Ticked(), after=20) == (Commit(Pending(epoch, "out", ROWS)),)
+        job.hear(Committed(epoch, "out"))
+    assert job.machine.phase is Phase.STARTING
+
+
+def test_while_a_commit_fails_one_epoch_goes_on_and_no_third_begins() -> None:
+    job = Job().run()
+    job.trigger()
+    job.publish(out=ROWS)
+    begun: list[int] = []
+    for _ in range(12):
+        for effect in job.hear(Ticked(), after=SETTINGS.interval // 2):
+            if isinstance(effect, TriggerEpoch):
+                begun.append(effect.epoch)
+                job.publish(out=ROWS)
+        if job.machine._committing is not None:
+            failing(job)
+    assert begun == [2]
 
 
 def test_a_refused_commit_ends_the_job() -> None:

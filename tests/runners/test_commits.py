@@ -18,7 +18,7 @@ from penstock import sinks, sources
 from penstock.checkpoints.repository import Repository
 from penstock.checkpoints.storage import OutcomeUnknown
 from penstock.connectors.connector import Committer, Verdict
-from penstock.errors import StorageError
+from penstock.errors import FunctionError, JobError, RetriableError, StorageError
 from penstock.protocol import coordinator as c
 from penstock.runners.commits import Answer, Commits
 
@@ -28,18 +28,22 @@ PENDING = c.Pending(3, "out", ({"part": 1},))
 class Scripted(Committer):
     """Does what it is told to."""
 
-    def __init__(self, outcome: Verdict | Exception) -> None:
+    def __init__(self, outcome: Verdict | BaseException) -> None:
         self.outcome = outcome
         self.threads: list[int] = []
 
     def commit(self, epoch: int, committables: Any, attempt: int) -> Verdict:
         self.threads.append(threading.get_ident())
-        if isinstance(self.outcome, Exception):
+        if isinstance(self.outcome, BaseException):
             raise self.outcome
         return self.outcome
 
 
 BROKEN = ZeroDivisionError("not a committer's")
+
+
+class Bottomless(BaseException):
+    """What not even a library raises."""
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -50,7 +54,10 @@ BROKEN = ZeroDivisionError("not a committer's")
         (Verdict.ALREADY, c.Committed(3, "out"), False),
         (Verdict.RETRY, c.CommitDelayed(3, "out"), False),
         (StorageError("full"), c.CommitFailed(3, "out", "full"), False),
-        (OSError("gone"), c.CommitFailed(3, "out", "OSError: gone"), False),
+        (OSError("gone"), c.CommitDelayed(3, "out", "OSError: gone"), False),
+        (RetriableError("not yet"), c.CommitDelayed(3, "out", "not yet"), False),
+        (FunctionError("it raised"), c.CommitDelayed(3, "out", "it raised", tries=3), False),
+        (BROKEN, c.CommitDelayed(3, "out", "ZeroDivisionError: not a committer's", tries=3), False),
     ],
 )
 def test_what_a_committer_says_is_the_answer(beside: bool, outcome: Any, answer: c.Event, shown: bool) -> None:
@@ -58,22 +65,41 @@ def test_what_a_committer_says_is_the_answer(beside: bool, outcome: Any, answer:
     commits = Commits({"out": Scripted(outcome)}, lambda _, said: heard.append(said), beside=beside)
     now = commits.begin(PENDING, 1)
     commits.finish()
-    said = heard[0] if beside else now
-    assert (now is None, len(heard)) == ((True, 1) if beside else (False, 0))
-    if isinstance(said, c.CommitFailed):
-        text, _, frames = said.error.partition("\n")
-        assert "in Scripted.commit" in frames
-        said = replace(said, error=text)
-    assert said == answer
+    assert (now is None) == beside, "the answer comes where it is waited for"
+    assert [first_lines(said) for said in (heard if beside else [now])] == [answer]
     assert commits.shown is shown
+
+
+def first_lines(said: Any) -> Any:
+    """An answer without the traceback in it."""
+    return replace(said, error=said.error.partition("\n")[0]) if getattr(said, "error", "") else said
 
 
 def test_what_no_committer_should_raise_is_an_answer_as_well() -> None:
     heard: list[Answer] = []
-    commits = Commits({"out": Scripted(BROKEN)}, lambda _, said: heard.append(said), beside=True)
+    error = Bottomless()
+    commits = Commits({"out": Scripted(error)}, lambda _, said: heard.append(said), beside=True)
     commits.begin(PENDING, 1)
     commits.finish()
-    assert heard == [BROKEN]
+    assert heard == [error]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_of_commits_that_ends_without_an_answer_is_missed() -> None:
+    def answer(commits: Commits, said: Answer) -> None:
+        raise MemoryError("no room for an answer")
+
+    commits = Commits({"out": Scripted(Verdict.DONE)}, answer, beside=True)
+    commits.begin(PENDING, 1)
+    wait_for(lambda: missed(commits), 10, "the thread is missed")
+
+
+def missed(commits: Commits) -> bool:
+    try:
+        commits.check()
+    except JobError as error:
+        return "without an answer" in str(error)
+    return False
 
 
 def test_all_commits_are_made_in_one_thread_which_is_not_ours() -> None:

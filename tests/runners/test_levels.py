@@ -16,6 +16,7 @@ import pytest
 import penstock as pen
 from penstock import sinks, sources
 from penstock.connectors.connector import Began
+from penstock.errors import CorruptError, FunctionError
 from penstock.protocol.coordinator import torn_reads
 from penstock.protocol.messages import Stamp
 from penstock.runners.cut import StartPoint
@@ -130,5 +131,23 @@ def test_an_error_reaches_the_driver_as_a_report(tmp_path: Path) -> None:
     read = pipeline.read(sources.memory([{"n": 1}, {"n": 0}])).select(x="10 % n", n="n")
     read.key_by("n").aggregate(c=pen.count(), name="c").write(sinks.memory("bad"))
     reports = run(pipeline, tmp_path)
-    assert {(report.say, report.fatal) for report in reports if report.task == "stage 0 task 0"} == {("failed", True)}
+    assert {(report.say, report.fate) for report in reports if report.task == "stage 0 task 0"} == {("failed", "final")}
     assert all(report.task.startswith("stage 0") for report in reports)
+
+
+@pytest.mark.parametrize(
+    ("error", "fate"),
+    [
+        (CorruptError("a file of state was altered"), "final"),
+        (OSError(5, "Input/output error"), "passing"),
+        (FunctionError("a function raised"), "three-tries"),
+    ],
+)
+def test_the_verdict_on_an_error_travels_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, fate: str
+) -> None:
+    def fail(self: Any, inbox: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(epochtask.EpochTask, "play", fail)
+    assert {report.fate for report in run(two_levels(), tmp_path)} == {fate}

@@ -12,7 +12,7 @@ import pytest
 import penstock as pen
 from penstock import sinks, sources
 from penstock.errors import HeldError, RestoreError, StorageError
-from penstock.runners.conductor import Conductor
+from penstock.runners import conductor
 
 
 def counting(name: str = "counts", *, key: str = "word", sink: Any = None, rows: int | None = 3) -> pen.Pipeline:
@@ -89,10 +89,10 @@ def test_a_job_that_is_interrupted_while_it_starts_is_cancelled(tmp_path: Path, 
 
 
 def test_a_start_that_fails_without_words_of_ours_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Conductor, epoch: int) -> None:
+    def broken(*arguments: object) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(Conductor, "_check_sinks", broken)
+    monkeypatch.setattr(conductor, "check_sinks", broken)
     with pytest.raises(pen.JobError, match="MemoryError: no room"):
         counting().start(pen.Local(storage=tmp_path))
 

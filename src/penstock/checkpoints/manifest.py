@@ -216,6 +216,7 @@ class Manifest:
     fingerprint: str
     max_parallelism: int
     parent: tuple[str, int] | None = None
+    ancestors: tuple[tuple[str, int], ...] = ()  # the parent's parent and so on; left out of the text if there is none
     hash_id: str = HASH_ID
     finished: bool = False
     cut: str = "aligned"
@@ -241,7 +242,10 @@ class Manifest:
 
     def to_json(self) -> Json:
         """The manifest as JSON: the fields under their own names."""
-        return _json(self)
+        body = _json(self)
+        if not self.ancestors:
+            del body["ancestors"]  # as it was before there were forks of forks
+        return body
 
     def to_text(self) -> str:
         """Canonical JSON text: the body of a log record."""
@@ -305,13 +309,13 @@ def _read_manifest(take: Fields) -> Manifest:
     groups = take.integer("max_parallelism", 1, PARALLELISM_MAX)
     epoch = take.integer("epoch", 0)
     parent = take.json("parent")
-    if parent is not None:
-        (lineage, where), (number, whole) = take.as_items(parent, "manifest.parent", 2)
-        parent = (_as_name(take, lineage, where), take.as_integer(number, whole, 0))
+    parent = None if parent is None else _fork(take, parent, "manifest.parent")
+    elders = take.items("ancestors") if "ancestors" in take.value else []
     manifest = Manifest(
         pipeline=_name(take, "pipeline"),
         lineage=_name(take, "lineage"),
         parent=parent,
+        ancestors=tuple(_fork(take, item, where) for item, where in elders),
         term=take.integer("term", 0),
         attempt=take.integer("attempt", 0),
         epoch=epoch,
@@ -345,6 +349,12 @@ def _read_manifest(take: Fields) -> Manifest:
         take.refuse("manifest.pending is not in the order of its epochs")
     take.done()
     return manifest
+
+
+def _fork(take: Fields, value: Json, where: str) -> tuple[str, int]:
+    """A lineage, and the epoch at which another was forked from it."""
+    (lineage, name), (number, whole) = take.as_items(value, where, 2)
+    return _as_name(take, lineage, name), take.as_integer(number, whole, 0)
 
 
 def _operator(take: Fields, groups: int) -> OperatorEntry:

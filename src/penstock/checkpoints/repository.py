@@ -38,7 +38,7 @@ from penstock.checkpoints.envelope import Json
 from penstock.checkpoints.log import Log, Published
 from penstock.checkpoints.manifest import Manifest, decode_savepoint, encode_savepoint
 from penstock.checkpoints.storage import Store, is_temporary, open_store
-from penstock.errors import CorruptError, RestoreError, StorageError
+from penstock.errors import CorruptError, MissingError, RestoreError, StorageError
 from penstock.names import check_name
 from penstock.protocol.terms import Claim
 from penstock.state import runfile
@@ -251,10 +251,8 @@ def checked_file(store: Store, handle: Mapping[str, Json], *, contents: bool) ->
     path = f"{store.url}/{handle['path']}"
     try:
         data = store.open(handle["path"])
-    except CorruptError:
-        raise
-    except StorageError as error:
-        raise CorruptError(f"a file of state is missing or cannot be read: {error}") from error
+    except MissingError as error:
+        raise CorruptError(f"a file of state is missing: {error}") from error
     if data.size != handle["bytes"]:
         raise CorruptError(f"{path} has {data.size} bytes; it was written with {handle['bytes']}")
     if contents and runfile.checksum(data) != handle["checksum"]:

@@ -26,7 +26,7 @@ from penstock.checkpoints.log import Log
 from penstock.checkpoints.manifest import Manifest, OperatorEntry, StateEntry
 from penstock.checkpoints.repository import SAVEPOINT, checked_file, read_savepoint
 from penstock.checkpoints.storage import LocalStore, Store, open_store
-from penstock.errors import CorruptError, RestoreError, StorageError
+from penstock.errors import MissingError, RestoreError
 from penstock.state.runfile import OP, Handle
 from penstock.state.spec import StateSpec
 from penstock.state.table import KeyedTable
@@ -127,9 +127,7 @@ class Saved:
             stored = [Handle.from_json(handle) for handle in handles]
             spec = StateSpec("saved", keys, values, route)
             table = KeyedTable.open(spec, groups, self.max_parallelism, stored, open_store(self.url), lasting=False)
-        except CorruptError:
-            raise
-        except StorageError as error:
+        except MissingError as error:
             raise RestoreError(
                 f"{self.about} cannot be read: {error}.\n  If its job has gone on since, take a savepoint of it, and start from that"
             ) from error

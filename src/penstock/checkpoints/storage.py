@@ -32,7 +32,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from penstock.checkpoints.direct import write_past_cache
-from penstock.errors import ConfigError, StorageError
+from penstock.errors import ConfigError, MissingError, StorageError, UnavailableError
 
 __all__ = [
     "LocalStore",
@@ -59,6 +59,9 @@ _ADVICE = {
     errno.ENOTDIR: "A file or a symbolic link is where a folder should be",
     errno.ELOOP: "It is a symbolic link, which is never followed here",
 }
+
+_FOR_GOOD = (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
+"""Something else stands where a file of ours should be, or a name cannot be one here. Anything else may pass."""
 
 
 class OutcomeUnknown(StorageError):
@@ -89,7 +92,7 @@ class Store(Protocol):
         """
 
     def open(self, path: str) -> pa.Buffer:
-        """The bytes of `path` without copying them, or StorageError if there is no such name."""
+        """The bytes of `path` without copying them, or MissingError if there is no such name: a checkpoint says that there is."""
 
     def list(self, prefix: str) -> list[str]:
         """Paths of the files in the folder `prefix`, sorted; perhaps stale. Unfinished files are included."""
@@ -323,7 +326,10 @@ class LocalStore:
         return f"cannot {doing} {self.root / path}: {name} ({os.strerror(code)})" + (f". {advice}" if advice else "")
 
     def _refuse(self, doing: str, path: str, error: OSError) -> NoReturn:
-        raise StorageError(self._text(doing, path, error)) from error
+        kind: type[StorageError] = StorageError if error.errno in _FOR_GOOD else UnavailableError
+        if doing == "open" and error.errno == errno.ENOENT:
+            kind = MissingError  # whoever opens a file knows its name from a checkpoint
+        raise kind(self._text(doing, path, error)) from error
 
 
 class MemoryStore:
@@ -374,7 +380,7 @@ class MemoryStore:
 
     def open(self, path: str) -> pa.Buffer:
         if check_path(path) not in self.files:
-            raise StorageError(f"cannot open {self.url}{path}: ENOENT (No such file or directory)")
+            raise MissingError(f"cannot open {self.url}{path}: ENOENT (No such file or directory)")
         return pa.py_buffer(self.files[path])
 
     def list(self, prefix: str) -> list[str]:

@@ -37,7 +37,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.connectors.connector import Committer, Json, Sink, SinkContext, Verdict, Writer
-from penstock.connectors.durable import file_checksum, make_dirs, sync_dir
+from penstock.connectors.durable import file_checksum, make_dirs, naming, sync_dir
 from penstock.connectors.marks import read_mark, write_mark
 from penstock.connectors.rowfile import FORMATS, RowFile, open_row_file
 from penstock.errors import ConfigError, CorruptError, StorageError
@@ -242,6 +242,8 @@ class _FileCommitter(Committer):
         try:
             os.rename(build, target)
         except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
             raise StorageError(
                 f"{target} appeared while it was being committed: {error}. Does another job write there?"
             ) from error
@@ -341,5 +343,5 @@ def _link(source: Path, target: Path) -> None:
             raise
         # A file system without hard links: the bytes are written twice instead.
         shutil.copyfile(source, target)
-        with open(target, "rb") as copied:
+        with naming(target), open(target, "rb") as copied:
             os.fsync(copied.fileno())

@@ -4,7 +4,8 @@
 2. In doubt it is called again: with the same rows and the same token, also after a restart, in every runner. The token
    is a hash of lineage, sink and epoch; a receiver that remembers tokens makes it exactly once, which is what
    `idempotent=True` claims.
-3. What the function raises fails the commit, which is tried again. It is not called for epochs without rows.
+3. What the function raises fails the commit, which is tried three times in all, or for longer if it is a `RetriableError`. It is not called
+   for epochs without rows.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import xxhash
 
 from penstock.connectors.connector import Committer, Sink, SinkContext, Writer
 from penstock.connectors.staged import StagedCommitter, StagedWriter
+from penstock.errors import FunctionError
 from penstock.names import check_name
 
 __all__ = ["Epoch", "ForeachBatch", "foreach_batch"]
@@ -65,7 +67,10 @@ class _Calls(StagedCommitter):
         self._call = call
 
     def deliver(self, epoch: int, rows: pa.RecordBatchReader, attempt: int) -> None:
-        self._call(rows, Epoch(epoch, attempt, _token(self.context, epoch)))
+        try:
+            self._call(rows, Epoch(epoch, attempt, _token(self.context, epoch)))
+        except Exception as error:  # whatever a user's function raises
+            raise FunctionError(f"{type(error).__name__}: {error}") from error
 
 
 def _token(context: SinkContext, epoch: int) -> str:

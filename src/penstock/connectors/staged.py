@@ -9,7 +9,7 @@ What console, memory and foreach_batch share: sinks whose outside cannot prepare
 1. `deliver` is called after the epoch is published, with rows read from the files the manifest names. So for one
    (lineage, epoch) they are the same rows, in every attempt and every runner.
 2. When it returns, `delivered.json` is written, then the files go. A crash before the mark means another call with the same rows:
-   at least once. A crash after it means none.
+   at least once. A crash after it means none. A mark that finds no room is written later, without another call.
 3. Files are checked against their checksums before the first row is handed over.
 """
 
@@ -91,6 +91,7 @@ class StagedCommitter(Committer):
     def __init__(self, context: SinkContext) -> None:
         self.context = context
         self._folder = _folder(context)
+        self._unmarked: int | None = None  # the epoch that was handed over, and could not be marked yet
 
     @abc.abstractmethod
     def deliver(self, epoch: int, rows: pa.RecordBatchReader, attempt: int) -> None:
@@ -103,12 +104,15 @@ class StagedCommitter(Committer):
         if self._was_delivered(epoch, committables, mark):
             self._remove(committables)
             return Verdict.ALREADY
-        for item in committables:
-            self._check(item)
-        self.deliver(epoch, self._rows(committables), attempt)
+        if self._unmarked != epoch:
+            for item in committables:
+                self._check(item)
+            self.deliver(epoch, self._rows(committables), attempt)
+            self._unmarked = epoch
         same = mark is not None and mark["lineage"] == self.context.lineage
         newest = max(epoch, mark["epoch"]) if mark is not None and same else epoch
         write_mark(self._folder / DELIVERED, {"lineage": self.context.lineage, "epoch": newest, "last": epoch})
+        self._unmarked = None
         self._remove(committables)
         return Verdict.DONE
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import RowError
+from penstock.errors import FunctionError, RowError
 from penstock.functions import Failed
 from penstock.operators.groups import group_rows
 from penstock.operators.named_timers import NamedTimers
@@ -171,7 +171,7 @@ class Process(Operator):
             found = on_batch(states.Keys(keys, moments), shown, self._ctx)
             made = [] if found is None else [found] if isinstance(found, pa.RecordBatch) else list(found)
         except Exception as error:
-            raise RowError(f"step {self.name!r}: on_batch raised {type(error).__name__}: {error}") from error
+            raise FunctionError(f"step {self.name!r}: on_batch raised {type(error).__name__}: {error}") from error
         self._flush()
         for rows in made:
             yield MAIN, self._timed_batch(rows, batch)

@@ -11,7 +11,8 @@ must become visible, whatever crashes. Hence:
    wrote (`consumed` uids).
 4. Commits happen in order of epochs, one at a time per coordinator, and are retried until the sink confirms. What is
    unconfirmed is `pending`; each published checkpoint carries it, so a successor repeats it. One epoch is committed while the next
-   goes on, but no third one begins: who commits slowly holds back the rest, instead of falling behind further and further.
+   goes on, but no third one begins: who commits slowly holds back the rest, instead of falling behind further and further. A commit
+   that failed and may pass is slow, too; it is given up when its tries or `commit_patience` are used up.
 5. An attempt fails as a whole. A new one begins only when nothing is being published (its outcome decides from where) and
    nothing waits to be committed.
 6. Acknowledgements of another attempt are not heard (`Stamp.accepts`).
@@ -26,9 +27,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from penstock.protocol.acks import in_flight, torn_reads
+from penstock.protocol.messages import Pending as Pending
 from penstock.protocol.messages import Stamp, TaskAck
+from penstock.protocol.retrying import Failing
+from penstock.protocol.settings import Settings as Settings
 
 
 class Phase(enum.Enum):
@@ -39,27 +43,6 @@ class Phase(enum.Enum):
     STARTING = "starting"  # an attempt was begun; its tasks are not all there yet
     RUNNING = "running"
     HALTED = "halted"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Times in microseconds."""
-
-    interval: int = 1_000_000
-    timeout: int = 60_000_000
-    declines_max: int = 3  # in a row, before the attempt is given up
-    restarts_max: int = 10  # in a row without a new checkpoint, before the job is given up
-    backoff: int = 1_000_000
-    backoff_max: int = 60_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A published epoch's output to one sink, not yet confirmed as committed."""
-
-    epoch: int
-    sink: str
-    committables: tuple[Any, ...]
 
 
 # --- events
@@ -152,10 +135,12 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class CommitDelayed:
-    """Not now; ask again later."""
+    """Not now; ask again later. `error`: something was wrong that may pass; `tries`: and how often that is to be tried (0: patiently)."""
 
     epoch: int
     sink: str
+    error: str = ""
+    tries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +154,12 @@ class CommitFailed:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """A task, its process or its channel is gone."""
+    """A task, its process or its channel is gone. `tries`: after how many such failures without a new checkpoint the job is given up."""
 
     stamp: Stamp
     error: str
     fatal: bool = False  # trying again cannot help
+    tries: int = 0  # 0: `restarts_max` is the limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +321,7 @@ class Coordinator:
         "_committing",
         "_declines",
         "_drained",
+        "_failing",
         "_failure",
         "_flight",
         "_granted",
@@ -348,10 +335,12 @@ class Coordinator:
         "_stop",
         "_tasks",
         "_term",
+        "_tried",
         "attempt",
         "epoch",
         "pending",
         "phase",
+        "trouble",
     )
 
     def __init__(
@@ -382,10 +371,13 @@ class Coordinator:
         self._asked: tuple[str, ...] = ()  # savepoints wished for
         self._granted: tuple[str, ...] = ()  # savepoints whose epoch is published, to be taken once it is committed
         self._commit_at = 0
+        self._failing = Failing()  # the commit
         self._input_ended = False
         self._drained: Drained | None = None
         self._declines = 0
         self._restarts = 0
+        self._tried = 0  # of the restarts, those after a failure with a limit of its own
+        self.trouble = ""  # what went wrong last and has not been made good since; for people
 
     @property
     def stamp(self) -> Stamp:
@@ -494,7 +486,9 @@ class Coordinator:
         self._flight = None
         self.epoch = epoch
         self.pending = list(flight.publishing.pending)
-        self._declines = self._restarts = 0
+        self._declines = self._restarts = self._tried = 0
+        if not self._failing.tries:
+            self.trouble = ""
         self._next_trigger = max(flight.since + self._settings.interval, now)
         if flight.publishing.finished:
             self._halting = Halt(Outcome.FINISHED)
@@ -528,10 +522,25 @@ class Coordinator:
         match event:
             case Committed():
                 self.pending = [pending for pending in self.pending if pending != commit]
-            case CommitDelayed():
+                if self._failing.tries:
+                    self._failing, self.trouble = Failing(), ""
+            case CommitDelayed(error=""):
                 self._commit_at = now + self._settings.backoff
+            case CommitDelayed():
+                return self._commit_again(now, event)
             case CommitFailed(epoch, sink, error):
                 return self._halt(Halt(Outcome.FAILED, f"sink {sink!r} refuses epoch {epoch}: {error}"))
+        return ()
+
+    def _commit_again(self, now: int, failed: CommitDelayed) -> tuple[Effect, ...]:
+        """What may pass is asked for again after a growing pause, until its tries or our patience are used up."""
+        self._failing = self._failing.again(now)
+        spent_s, what = (now - self._failing.since) // 1_000_000, f"epoch {failed.epoch}"
+        self.trouble = f"sink {failed.sink!r} has been trying {what} for {spent_s} s: {failed.error}"
+        if self._failing.given_up(now, failed.tries, self._settings.commit_patience):
+            tried = f"sink {failed.sink!r} could not commit {what}, tried {self._failing.tries} times in {spent_s} s"
+            return self._halt(Halt(Outcome.FAILED, f"{tried}: {failed.error}"))
+        self._commit_at = now + self._failing.pause(self._settings.backoff, self._settings.backoff_max)
         return ()
 
     def _time_out(self, now: int) -> tuple[Effect, ...]:
@@ -549,6 +558,7 @@ class Coordinator:
         self._asked = flight.savepoints + self._asked
         self._declines += 1
         self._next_trigger = now + self._settings.interval
+        self.trouble = f"epoch {flight.epoch} was aborted: {reason}"
         if self._declines > self._settings.declines_max:
             self._failure = AttemptFailed(self.stamp, f"{self._declines} epochs in a row failed; the last: {reason}")
         return (TellAborted(self.stamp, flight.epoch, reason),)
@@ -576,8 +586,9 @@ class Coordinator:
 
     @property
     def _behind(self) -> bool:
-        """Whether an epoch waits for the commit of an earlier one, which is under way."""
-        return self._committing is not None and self.pending[-1].epoch > self._committing.epoch
+        """Whether an epoch waits for the commit of an earlier one, which is under way or has failed."""
+        slow = self.pending[0] if self._failing.tries else self._committing
+        return slow is not None and self.pending[-1].epoch > slow.epoch
 
     def _all_committed(self, now: int) -> tuple[Effect, ...]:
         if self._granted:
@@ -606,8 +617,12 @@ class Coordinator:
             self._asked = self._flight.savepoints + self._asked
         self._failure, self._flight = None, None
         self._restarts += 1
-        if failure.fatal or self._restarts > self._settings.restarts_max:
-            count = "" if failure.fatal else f" ({self._settings.restarts_max} restarts without a new checkpoint)"
+        self._tried += failure.tries > 0
+        self.trouble = failure.error
+        if failure.fatal or (failure.tries and self._tried >= failure.tries):
+            return self._halt(Halt(Outcome.FAILED, failure.error))
+        if self._restarts > (most := self._settings.restarts_max):
+            count = f" ({most} restarts without a new checkpoint)" if most else ""
             what, line_end, details = failure.error.partition("\n")
             return self._halt(Halt(Outcome.FAILED, what + count + line_end + details))
         self.phase = Phase.WAITING
@@ -671,21 +686,9 @@ class Coordinator:
             self._next_epoch,
             self._declines,
             self._restarts,
+            self._tried,
+            self._failing,
             self._input_ended,
             self._drained,
             (self._next_trigger, self._begin_at, self._commit_at),
         )
-
-
-def in_flight(acks: Mapping[str, TaskAck]) -> bool:
-    """Whether a snapshot holds rows that were sent and not yet processed."""
-    return any(ack.in_flight for ack in acks.values())
-
-
-def torn_reads(acks: Mapping[str, TaskAck]) -> str:
-    """Which task read the output of an attempt that is not the acknowledged one; empty if none."""
-    for task, ack in acks.items():
-        for upstream, uid in ack.consumed.items():
-            if upstream in acks and acks[upstream].uid != uid:
-                return f"{task} read {upstream} as {uid}, and {acks[upstream].uid} was acknowledged"
-    return ""

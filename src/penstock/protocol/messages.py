@@ -407,3 +407,12 @@ class Decline:
 
 
 Action = Emit | Hold | Release | Store | Ack | Decline | Call
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A published epoch's output to one sink, not yet confirmed as committed."""
+
+    epoch: int
+    sink: str
+    committables: tuple[Any, ...]

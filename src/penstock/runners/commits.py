@@ -2,6 +2,8 @@
 
 The coordinator asks for a commit and hears its answer before it asks for the next. What is not confirmed is listed in every checkpoint
 that is published meanwhile, so nothing has to be remembered here: what is cut off, a successor repeats.
+
+What a committer raises is judged by `passing`: a connection that was dropped is asked for again, a table that is gone ends the job.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import threading
 from collections.abc import Callable, Mapping
 
 from penstock.connectors.connector import Committer, Verdict
-from penstock.errors import PenstockError
+from penstock.errors import JobError
+from penstock.passing import Fate, fate_of
 from penstock.protocol import coordinator as c
 from penstock.runners.faults import reach
 from penstock.tracebacks import Within, describe
@@ -20,6 +23,8 @@ from penstock.tracebacks import Within, describe
 log = logging.getLogger("penstock")
 
 __all__ = ["Answer", "Commits"]
+
+log = logging.getLogger("penstock")
 
 Answer = c.Committed | c.CommitDelayed | c.CommitFailed | BaseException
 """What became of a commit; an exception: something that no committer should raise."""
@@ -46,6 +51,7 @@ class Commits:
         self._committers, self._answer, self._beside = committers, answer, beside
         self._asked: queue.SimpleQueue[tuple[c.Pending, int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._failing: c.Pending | None = None  # what failed last
         self.shown = False  # whether a sink showed something it had not shown before
 
     def begin(self, pending: c.Pending, attempt: int) -> c.Event | None:
@@ -57,6 +63,12 @@ class Commits:
             self._thread.start()
         self._asked.put((pending, attempt))
         return None
+
+    def check(self) -> None:
+        """Raise if the thread has ended by itself: nobody would ever hear of the commit that was asked for."""
+        if self._thread is not None and not self._thread.is_alive():
+            self._thread = None
+            raise JobError("the thread that commits has ended without an answer")
 
     def finish(self) -> None:
         """Wait for the one under way. Its answer may come too late for anybody to care."""
@@ -79,10 +91,14 @@ class Commits:
         try:
             with Within(self._who.get(pending.sink, f"sink {pending.sink!r}")):
                 verdict = self._committers[pending.sink].commit(pending.epoch, pending.committables, attempt)
-        except (PenstockError, OSError) as error:
-            reason = describe(error, named=False)
-            log.warning("sink %r could not commit epoch %d: %s", pending.sink, pending.epoch, reason)
-            return c.CommitFailed(pending.epoch, pending.sink, reason)
+        except Exception as error:
+            fate, reason = fate_of(error), describe(error, named=False)
+            if self._failing != pending:  # once: the next tries may go wrong in the same way, and the status says so
+                log.warning("sink %r could not commit epoch %d: %s", pending.sink, pending.epoch, reason)
+            self._failing = pending
+            if fate is Fate.FINAL:
+                return c.CommitFailed(pending.epoch, pending.sink, reason)
+            return c.CommitDelayed(pending.epoch, pending.sink, reason, fate.tries)
         reach("commit.after", pending.epoch)
         if verdict is Verdict.RETRY:
             return c.CommitDelayed(pending.epoch, pending.sink)

@@ -5,6 +5,10 @@ It owns the job directory (lock, log, state files), the committers, and the atte
 touches the coordinator.
 
 What differs between runners is behind `Attempts`: how tasks are started, triggered and stopped.
+
+A job always ends with an outcome. What is raised in this thread ends it; what other threads (of commits, of an attempt) meet comes in
+as an event, and a thread that ended without a word is missed here (`Commits.check`, `Attempts.step`). What becomes of an error is
+decided by `passing`.
 """
 
 from __future__ import annotations
@@ -27,19 +31,24 @@ from penstock.checkpoints.lock import Lock, hold
 from penstock.checkpoints.manifest import Manifest
 from penstock.checkpoints.repository import Repository, open_savepoint
 from penstock.checkpoints.restore import Conclude, ForkFrom, Refuse, RestoreFacts, Resume, StartEmpty, decide_restore
-from penstock.checkpoints.storage import OutcomeUnknown
 from penstock.connectors.connector import Committer, Receiver, Source, SourceContext
 from penstock.errors import Fix, HeldError, JobError, PenstockError, RestoreError, RunnerError, StorageError, SupersededError
 from penstock.eventtime import time_text
+from penstock.passing import Fate, fate_of, pause_us, text_of
 from penstock.plan.guarantee import guarantees
 from penstock.plan.logical import Read, Write
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol import coordinator as c
 from penstock.protocol.messages import TIME_MIN, Aborted, Completed, Stamp
+from penstock.runners.collecting import Collecting
 from penstock.runners.commits import Answer, Commits
 from penstock.runners.cut import StartPoint, manifest_of, pipeline_facts, start_from, task_names
 from penstock.runners.faults import reach
 from penstock.runners.options import Options
+from penstock.runners.publishing import Publishing
+from penstock.runners.settling import Ancestors, ancestors_of, check_sinks, pending_of, settle
+from penstock.runners.status import STATES, Status
+from penstock.runners.wishes import Failures, Wishes
 from penstock.runners.world import Crash, World
 from penstock.runtime.assemble import sink_context
 from penstock.tracebacks import describe
@@ -63,7 +72,8 @@ class Attempts(Protocol):
         """Tell all tasks."""
 
     def step(self, now: int) -> bool:
-        """Work for a little while, if the work is done in this thread. False if there is nothing to do."""
+        """Work for a little while, if the work is done in this thread; elsewhere see that those who do it are still there. False if there
+        is nothing to do."""
 
     def wants_epoch(self) -> bool:
         """Whether a snapshot now would hold anything new."""
@@ -89,33 +99,7 @@ class Restore:
     start_over_time: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """How a job is doing. `state`: starting, running, restarting, finished, stopped, failed, cancelled or superseded."""
-
-    pipeline: str
-    runner: str
-    state: str
-    epoch: int
-    attempt: int
-    term: int
-    lineage: str
-    restarts: int
-    watermark: str
-    guarantee: tuple[str, ...]
-    error: str | None
-    epoch_age_s: float
-
-
 STORAGE = Fix("start.storage", 'Write: storage="checkpoints", a folder that is made if it is not there')
-
-STATES = {
-    c.Phase.RECOVERING: "starting",
-    c.Phase.STARTING: "starting",
-    c.Phase.RUNNING: "running",
-    c.Phase.WAITING: "restarting",
-    c.Phase.HALTED: "halting",
-}
 
 
 class Conductor:
@@ -144,7 +128,7 @@ class Conductor:
         self.job_dir, self._temporary = job_directory(plan.name, options.storage)
         self.start = StartPoint()
         self.lineage = ""
-        self.parent: tuple[str, int] | None = None
+        self.ancestors: Ancestors = ()
         self.outcome: c.Halt | None = None
         self.cancelled = False
         self.error: BaseException | None = None
@@ -166,11 +150,15 @@ class Conductor:
         self._core: c.Coordinator | None = None
         self._committers: dict[str, Committer] = {}
         self._receivers: list[Receiver] = []
-        self._savepoints: dict[str, tuple[Path, queue.SimpleQueue[Any]]] = {}
+        self._wishes = Wishes()
         self._reboot = False
         self._refusal: Refuse | None = None  # why a finished job cannot go on, said once its last output is committed
         self._shown = False  # whether a sink showed something it had not shown before
         self._commits: Commits | None = None
+        self._collecting = Collecting(beside=world.pause is None)
+        self._publishing: Publishing | None = None
+        self._failures = Failures()
+        self._obstacle = ""  # what is in the way of a start
         self._lock: Lock | None = None
         self._repository: Repository | None = None
         self._attempts: Attempts | None = None
@@ -196,15 +184,21 @@ class Conductor:
 
     def savepoint(self, path: str | Path) -> queue.SimpleQueue[Any]:
         """Ask for a savepoint; the answer is the path, or an exception."""
-        request, answer = self.world.fresh_id(), queue.SimpleQueue()  # type: ignore[var-annotated]
-        self._savepoints[request] = (Path(path), answer)
-        self.post(c.SavepointAsked(request))
+        request = self.world.fresh_id()
+        answer = self._wishes.add(request, Path(path))
+        self.call(lambda: self._wish(request))
         if self.halted.is_set():
             self._refuse_savepoints()
         return answer
 
+    @property
+    def trouble(self) -> str:
+        """What went wrong last and was not made good since; empty if all is well."""
+        publishing = self._publishing.trouble if self._publishing is not None else ""
+        return self._obstacle or publishing or (self._core.trouble if self._core is not None else "")
+
     def status(self) -> Status:
-        """How the job is doing."""
+        """How the job is doing. `error` is why it ended, or what went wrong last, as long as no new checkpoint made it good."""
         core = self._core
         state = "starting"
         if self.halted.is_set():
@@ -223,9 +217,14 @@ class Conductor:
             restarts=max(0, core.attempt - 1) if core else 0,
             watermark=time_text(watermark),
             guarantee=tuple(guarantees(self.plan, self.runner)),
-            error=describe(self.error) if self.error else (self.outcome.reason or None) if self.outcome else None,
+            error=self._said(),
             epoch_age_s=round(max(0, self.clock() - self.last_publish_us) / 1e6, 3) if self.last_publish_us else -1.0,
         )
+
+    def _said(self) -> str | None:
+        if self.error is not None:
+            return describe(self.error)
+        return (self.outcome.reason if self.outcome is not None else "" if self.halted.is_set() else self.trouble) or None
 
     # The conductor's thread.
 
@@ -234,8 +233,11 @@ class Conductor:
         try:
             self._lock = hold(self.job_dir, self._holder())
             while True:
-                self._reboot = False
-                self._boot()
+                again, self._reboot = self._reboot, False
+                if again:
+                    self._boot_again()
+                else:
+                    self._boot()
                 if self._refusal is None:  # else it is still open whether there is anything to do
                     self.booted = True
                     self.begun.set()
@@ -263,15 +265,42 @@ class Conductor:
                     self.error = self.error or error  # why a job failed says more than what went wrong then
                 log.exception("the job %s could not be closed", self.plan.name)
             finally:  # whatever happens: somebody waits for this
-                if self._lock is not None:
-                    self._lock.release()
-                self.halted.set()
-                self.begun.set()
-            self._refuse_savepoints()
+                try:
+                    if self._lock is not None:
+                        self._lock.release()
+                finally:
+                    self.halted.set()
+                    self.begun.set()
+                    self._refuse_savepoints()
 
     def _holder(self) -> dict[str, Any]:
         started = time.strftime("%Y-%m-%d %H:%M:%S")
         return {"pid": os.getpid(), "host": socket.gethostname(), "started": started, "runner": self.runner}
+
+    def _boot_again(self) -> None:
+        """Start over with a new term, in the middle of a job: what may pass is tried again, as often as attempts are."""
+        tries = 0
+        while True:
+            try:
+                self._boot()
+                return
+            except Exception as error:
+                tries += 1
+                if fate_of(error) is not Fate.PASSING or tries > self.options.restarts:
+                    raise
+                self._obstacle = f"a new term cannot begin: {text_of(error)}"
+                log.warning("%s: %s", self.plan.name, self._obstacle)
+            if not self._pause(pause_us(tries, self.options.backoff) / 1e6):
+                return  # cancelled: nothing is conducted any more
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait while nobody conducts; what comes in meanwhile stays in the inbox. False once the job is cancelled."""
+        until = time.monotonic() + seconds
+        while not self.cancelled and self.world.pause is None and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.05))
+        if self.world.pause is not None:
+            self.world.pause(int(seconds * 1e6))
+        return not self.cancelled
 
     def _boot(self) -> None:
         """Claim a term, decide what to start from, settle what is pending."""
@@ -280,7 +309,7 @@ class Conductor:
         self._repository = Repository(store, self.plan.name, keep=self.options.keep)
         claim = self._repository.claim(self._holder())
         pending, epoch = self._decide(self._repository)
-        parent = self.parent[0] if self.parent else None
+        parent = self.ancestors[0][0] if self.ancestors else None
         self._committers = {
             op.name: op.node.sink.committer(sink_context(op.node, self.lineage, f"{claim.term}", self.job_dir, parent=parent))
             for op in self.plan.writes
@@ -288,7 +317,7 @@ class Conductor:
         }
         who = {op.name: op.who for op in self.plan.writes}
         self._commits = Commits(self._committers, self._committed, beside=self.world.pause is None, who=who)
-        self._check_sinks(epoch)
+        check_sinks(self._committers, self.lineage, self.ancestors, epoch)
         self._sweep_sinks(pending)
         self._start_receivers()
         settings = c.Settings(
@@ -308,6 +337,8 @@ class Conductor:
         )
         if self._attempts is None:
             self._attempts = self._make_attempts(self)
+        self._publishing = Publishing(self._repository, self.clock, self.options.backoff)
+        self._obstacle = ""
 
     def _decide(self, repository: Repository) -> tuple[list[c.Pending], int]:
         options = self._restore if isinstance(self._restore, Restore) else Restore(self._restore)
@@ -336,26 +367,23 @@ class Conductor:
                 raise decision.error()
             case Resume(manifest):
                 self._began = manifest.epoch
-                self.lineage, self.parent, self.start, self.manifest = (
-                    manifest.lineage,
-                    manifest.parent,
-                    start_from(manifest),
-                    manifest,
-                )
+                self.lineage, self.ancestors = manifest.lineage, ancestors_of(manifest)
+                self.start, self.manifest = start_from(manifest), manifest
                 return pending_of(manifest), manifest.epoch
             case Conclude(manifest, refusal):
-                self.lineage, self.parent, self.manifest, self._refusal = manifest.lineage, manifest.parent, manifest, refusal
+                self.lineage, self.ancestors = manifest.lineage, ancestors_of(manifest)
+                self.manifest, self._refusal = manifest, refusal
                 return pending_of(manifest), manifest.epoch
-            case StartEmpty(lineage, settle):
-                self._settle(settle)
+            case StartEmpty(lineage, unsettled):
+                self._settle(unsettled)
                 self._began, self.lineage, self.start = 0, lineage, StartPoint()
                 return [], 0
-            case ForkFrom(manifest, lineage, parent, settle):
+            case ForkFrom(manifest, lineage, parent, unsettled):
                 assert source is not None
-                self._settle(settle)
+                self._settle(unsettled)
                 adopted = repository.adopt(manifest, source, 0)
                 self._began = adopted.epoch
-                self.lineage, self.parent, self.start = lineage, parent, start_from(adopted)
+                self.lineage, self.ancestors, self.start = lineage, (parent, *ancestors_of(manifest)), start_from(adopted)
                 return [], adopted.epoch
 
     def _published_since(self, newest: Manifest | None) -> bool:
@@ -364,25 +392,11 @@ class Conductor:
 
     def _settle(self, manifest: Manifest | None) -> None:
         """Commit what another lineage published and did not confirm: it was promised."""
-        for pending in pending_of(manifest) if manifest else ():
-            op = next(op for op in self.plan.writes if op.name == pending.sink)
-            assert isinstance(op.node, Write)
-            assert manifest is not None
-            committer = op.node.sink.committer(sink_context(op.node, manifest.lineage, "settle", self.job_dir))
-            committer.commit(pending.epoch, pending.committables, 0)
-            committer.close()
+        if manifest is not None:
+            settle(manifest, self.plan, self.job_dir, pause=self._pause, trouble=self._say_obstacle)
 
-    def _check_sinks(self, epoch: int) -> None:
-        """Refuse to write beside another history of outputs."""
-        for name, committer in self._committers.items():
-            found = committer.committed()
-            if found is None or found[0] == self.lineage or (self.parent and found[0] == self.parent[0] and found[1] <= epoch):
-                continue
-            raise RestoreError(
-                f"sink {name!r} holds epoch {found[1]} of another run of this pipeline (lineage {found[0]}),"
-                f" and this one would start at epoch {epoch + 1}.\n"
-                "  Go on with the storage of that run, or write to another place"
-            )
+    def _say_obstacle(self, text: str) -> None:
+        self._obstacle = text
 
     def _sweep_sinks(self, pending: Sequence[c.Pending]) -> None:
         """Remove what tasks of earlier attempts prepared and nobody published. While no task runs."""
@@ -401,6 +415,8 @@ class Conductor:
 
     def _conduct(self) -> None:
         core, attempts = self._core, self._attempts
+        if self.cancelled:
+            return
         assert core is not None
         assert attempts is not None
         self._handle(c.Booted())
@@ -410,11 +426,15 @@ class Conductor:
                 return
             for receiver in self._receivers:
                 receiver.check()
+            if self._commits is not None:
+                self._commits.check()
             busy = self._drain()
             busy |= attempts.step(self.clock())
-            wake_at = core.wake_at()
+            busy |= self._publish_again()
+            waiting = self._publishing is not None and self._publishing.waiting
+            wake_at = self._publishing.again_at if self._publishing is not None and waiting else core.wake_at()
             now = self.clock()
-            if wake_at is not None and now >= wake_at:
+            if wake_at is not None and now >= wake_at and not waiting:
                 wanted = core.phase is c.Phase.RUNNING and core.in_flight is None and attempts.wants_epoch()
                 self._handle(c.Ticked(wanted))
                 wake_at = core.wake_at()
@@ -447,8 +467,23 @@ class Conductor:
         if isinstance(item, c.Acked):
             self.counters[item.task] = dict(item.ack.counters)
         if isinstance(item, c.AttemptFailed):
-            log.warning("attempt %d of %s failed: %s", item.stamp.attempt, self.plan.name, item.error)
+            how = "in the same way" if item.error == self._failures.last else item.error
+            log.warning("attempt %d of %s failed: %s", item.stamp.attempt, self.plan.name, how)
         self._handle(item)
+
+    def _wish(self, request: str) -> None:
+        """Somebody wants a savepoint. Nobody is kept waiting for a job that fails again and again."""
+        if self._failures.hopeless:
+            self._wishes.refuse(self._failures.refusal(self.plan.name))
+        else:
+            self._handle(c.SavepointAsked(request))
+
+    def _attempt_ended(self) -> None:
+        """If this attempt failed just as the last did, those who wait for savepoints hear why there is none."""
+        if self._core is not None and self._core.phase is c.Phase.WAITING:
+            self._failures.note(self._core.trouble)
+            if self._failures.hopeless:
+                self._wishes.refuse(self._failures.refusal(self.plan.name))
 
     def _handle(self, event: c.Event) -> None:
         """Let the coordinator react, and carry out what it asks for; answers are handled before anything else."""
@@ -468,6 +503,7 @@ class Conductor:
                 return self._begin(stamp)
             case c.EndAttempt(stamp):
                 attempts.end(stamp)
+                self._attempt_ended()
             case c.TriggerEpoch(stamp, epoch, finish, aligned):
                 attempts.trigger(stamp, epoch, finish, aligned)
             case c.Publish():
@@ -494,46 +530,58 @@ class Conductor:
         try:
             # A coordinator that slept while another took over finds its files gone: more attempts would not help.
             self._repository.log.check_held()
+            self._repository.sweep((stamp.term, stamp.attempt))
+            if self.manifest is not None:
+                self.start = start_from(self.manifest)
+            self.times, self.counters = {}, {}
+            self._attempts.begin(stamp, self.start)
         except SupersededError:
             return c.Superseded()
-        self._repository.sweep((stamp.term, stamp.attempt))
-        if self.manifest is not None:
-            self.start = start_from(self.manifest)
-        self.times, self.counters = {}, {}
-        try:
-            self._attempts.begin(stamp, self.start)
-        except (StorageError, RestoreError, RunnerError) as error:
-            return c.AttemptFailed(stamp, str(error), fatal=True)
+        except Exception as error:
+            fate = fate_of(error)
+            if fate is Fate.FINAL and not isinstance(error, StorageError | RestoreError | RunnerError):
+                raise  # a mistake: its traceback says more than its text
+            reason = describe(error)
+            log.warning("attempt %d of %s could not begin: %s", stamp.attempt, self.plan.name, reason)
+            return c.AttemptFailed(stamp, reason, fate is Fate.FINAL, fate.tries)
         return None
 
-    def _publish(self, publish: c.Publish) -> c.Event:
-        assert self._repository is not None
+    def _publish(self, publish: c.Publish) -> c.Event | None:
+        assert self._publishing is not None
         reach("publish.before", publish.epoch)
-        manifest = manifest_of(
-            publish,
-            plan=self.plan,
-            parallelism=self.parallelism,
-            start=self.start,
-            parent=self.parent,
-            runner=self.runner,
-            now=self.clock(),
-        )
-        try:
-            self._repository.publish(manifest)
-        except SupersededError:
-            return c.Superseded()
-        except OutcomeUnknown as error:
-            # Whether it is there can only be told by looking again, as a successor would: with a new term.
-            log.warning("%s; starting over with a new term", error)
-            self._reboot = True
-            return c.Superseded()
-        except StorageError as error:
-            return c.PublishFailed(publish.epoch, str(error))
-        reach("publish.after", publish.epoch)
-        self.manifest = manifest
-        self.epochs_published += 1
-        self.last_publish_us = self.clock()
-        return c.Published(publish.epoch)
+
+        def make() -> Manifest:
+            return manifest_of(
+                publish,
+                plan=self.plan,
+                parallelism=self.parallelism,
+                start=self.start,
+                ancestors=self.ancestors,
+                runner=self.runner,
+                now=self.clock(),
+            )
+
+        return self._published(self._publishing.put(publish, make))
+
+    def _publish_again(self) -> bool:
+        """Put a checkpoint again that storage could not take, if it is time."""
+        assert self._publishing is not None
+        answer = self._published(self._publishing.again())
+        if answer is not None:
+            self._handle(answer)
+        return answer is not None
+
+    def _published(self, answer: c.Event | None) -> c.Event | None:
+        """What a look at the log has answered."""
+        assert self._publishing is not None
+        self._reboot |= self._publishing.unknown  # as a successor would: with a new term
+        if isinstance(answer, c.Published):
+            reach("publish.after", answer.epoch)
+            self._failures.forget()
+            self.manifest = self._publishing.manifest
+            self.epochs_published += 1
+            self.last_publish_us = self.clock()
+        return answer
 
     def _collect(self, epoch: int) -> None:
         """Delete what the new checkpoint made superfluous. Not being able to is no reason to stop."""
@@ -541,12 +589,19 @@ class Conductor:
         reach("collect.before", epoch)
         try:
             self._repository.collect()
-            for op in self.plan.reads:
-                assert isinstance(op.node, Read)
-                for _, entry in start_from(self.manifest).splits.get(op.name, {}).items():
-                    op.node.source.collect(entry.position, SourceContext(op.name, self.job_dir, op.columns))
-        except StorageError as error:
-            log.warning("old checkpoints of %s could not be deleted: %s", self.plan.name, error)
+        except (StorageError, OSError) as error:
+            log.warning("old checkpoints of %s could not be deleted: %s", self.plan.name, text_of(error))
+        read = start_from(self.manifest).splits
+        self._collecting.begin(
+            {
+                op.name: (
+                    source_of(self.plan, op.name),
+                    SourceContext(op.name, self.job_dir, op.columns),
+                    [entry.position for entry in read.get(op.name, {}).values()],
+                )
+                for op in self.plan.reads
+            }
+        )
 
     def _committed(self, commits: Commits, answer: Answer) -> None:
         """From the thread of commits."""
@@ -568,22 +623,23 @@ class Conductor:
     def _take_savepoint(self, request: str) -> None:
         assert self._repository is not None
         assert self.manifest is not None, "a savepoint follows a published epoch"
-        path, answer = self._savepoints.pop(request)
+        if (wish := self._wishes.take(request)) is None:
+            return  # whoever asked was told that there would be none
+        path, answer = wish
         try:
             self._repository.write_savepoint(replace(self.manifest, pending=()), self.world.open_store(path))
             answer.put(path)
-        except PenstockError as error:
+        except (PenstockError, OSError) as error:
             answer.put(error)
 
     def _refuse_savepoints(self) -> None:
-        for _, answer in self._savepoints.values():
-            answer.put(JobError(f"the job {self.plan.name!r} ended before the savepoint was taken"))
-        self._savepoints.clear()
+        self._wishes.refuse(JobError(f"the job {self.plan.name!r} ended before the savepoint was taken"))
 
     def _close(self) -> None:
         if isinstance(self.error, Crash):
             return
         self._end_commits()
+        self._collecting.finish()
         for receiver in self._receivers:
             with contextlib.suppress(Exception):
                 receiver.stop()
@@ -614,11 +670,6 @@ class Conductor:
             except Exception as error:
                 log.warning("sink %s could not be closed: %s: %s", name, type(error).__name__, error)
         return hidden
-
-
-def pending_of(manifest: Manifest) -> list[c.Pending]:
-    """What a checkpoint lists as not yet committed."""
-    return [c.Pending(p.epoch, p.sink, tuple(p.committables)) for p in manifest.pending]
 
 
 def job_directory(name: str, storage: str | None) -> tuple[Path, bool]:

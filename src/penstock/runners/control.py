@@ -41,8 +41,8 @@ from penstock.errors import ConfigError, JobError, PenstockError
 from penstock.eventtime import micros, time_text
 from penstock.names import check_name
 from penstock.protocol import coordinator as c
-from penstock.runners.conductor import Status
 from penstock.runners.options import resolve
+from penstock.runners.status import Status
 
 if TYPE_CHECKING:
     from penstock.runners.job import Job

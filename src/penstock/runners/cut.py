@@ -92,7 +92,7 @@ def manifest_of(
     plan: PhysicalPlan,
     parallelism: int,
     start: StartPoint,
-    parent: tuple[str, int] | None,
+    ancestors: Sequence[tuple[str, int]],
     runner: str,
     now: int,
 ) -> Manifest:
@@ -105,7 +105,8 @@ def manifest_of(
     return Manifest(
         pipeline=plan.name,
         lineage=publish.stamp.lineage,
-        parent=parent,
+        parent=next(iter(ancestors), None),
+        ancestors=tuple(ancestors[1:]),
         term=publish.stamp.term,
         attempt=publish.stamp.attempt,
         epoch=publish.epoch,

@@ -6,6 +6,7 @@ import contextlib
 import queue
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -14,9 +15,12 @@ from typing import Any
 from penstock.errors import JobError, PenstockError
 from penstock.eventtime import micros
 from penstock.protocol import coordinator as c
-from penstock.runners.conductor import Conductor, Status
+from penstock.runners.conductor import Conductor
 from penstock.runners.control import ControlSocket
+from penstock.runners.status import Status
 from penstock.tracebacks import describe
+
+SLICE_S = 1.0
 
 
 class Job:
@@ -36,6 +40,8 @@ class Job:
         try:
             self._conductor.run()
         finally:
+            self._conductor.halted.set()  # it is: nobody conducts any more
+            self._conductor.begun.set()
             if self._control is not None:
                 self._control.close()
 
@@ -65,11 +71,18 @@ class Job:
 
     def savepoint(self, path: str | Path, *, timeout: Any = "5m") -> Path:
         """A self-contained folder to start from again; the job goes on. Returns once its epoch is committed."""
-        within_s = micros(timeout, "timeout") / 1e6
-        try:
-            result = self._conductor.savepoint(path).get(timeout=within_s)
-        except queue.Empty:
-            raise JobError(f"no savepoint within {timeout}") from None
+        until = time.monotonic() + micros(timeout, "timeout") / 1e6
+        answer = self._conductor.savepoint(path)
+        while (left := until - time.monotonic()) > 0:
+            ended = self.done  # then the answer is there, or will never be
+            try:
+                result = answer.get(timeout=min(left, SLICE_S))
+                break
+            except queue.Empty:
+                if ended:
+                    raise JobError(f"the job {self.name!r} ended before the savepoint was taken") from None
+        else:
+            raise JobError(f"no savepoint within {timeout}{self._trouble()}")
         raise_from_result(result)
         assert isinstance(result, Path), "the answer is an exception or the path"
         return result
@@ -95,7 +108,7 @@ class Job:
         """Until the job has ended. Raises what made it fail; JobError if it is still running after `timeout`."""
         self._conductor.halted.wait(None if timeout is None else micros(timeout, "timeout") / 1e6)
         if not self._conductor.halted.is_set():
-            raise JobError(f"the job {self.name!r} is still running after {timeout}")
+            raise JobError(f"the job {self.name!r} is still running after {timeout}{self._trouble()}")
         self._thread.join()
         self._raise_if_failed()
 
@@ -103,6 +116,11 @@ class Job:
     def done(self) -> bool:
         """Whether it has ended."""
         return self._conductor.halted.is_set()
+
+    def _trouble(self) -> str:
+        """What is in the way, for those who have waited long enough."""
+        trouble = self._conductor.trouble
+        return f"; what went wrong last: {trouble}" if trouble else ""
 
     def _raise_if_failed(self) -> None:
         error, outcome = self._conductor.error, self._conductor.outcome

@@ -9,7 +9,8 @@ from typing import Any
 from penstock.checkpoints.repository import state_path
 from penstock.checkpoints.storage import Store as FileStore
 from penstock.connectors.connector import Reader, SourceContext
-from penstock.errors import PenstockError, RowError
+from penstock.errors import CorruptError, PenstockError
+from penstock.passing import Fate, fate_of
 from penstock.plan.physical import Stage
 from penstock.protocol import coordinator as c
 from penstock.protocol.messages import Aborted, Ack, Completed, Decline, SplitsAssigned, Stamp, Store, Stored, StoreFailed
@@ -143,7 +144,8 @@ class LocalAttempts:
 
     def _fail(self, stamp: Stamp, error: Exception) -> None:
         """A task raised: the attempt is over."""
-        self._conductor.post(c.AttemptFailed(stamp, describe(error), fatal=isinstance(error, RowError)))
+        fate = fate_of(error)
+        self._conductor.post(c.AttemptFailed(stamp, describe(error), fate is Fate.FINAL, fate.tries))
         self.end(stamp)
 
     def _report(self, stamp: Stamp) -> None:
@@ -255,6 +257,8 @@ def store_states(action: Store, files: Files, stamp: Stamp, fresh_id: Callable[[
             if handles or in_flight:
                 reach("store.between", action.epoch)
             in_flight[edge] = write_rows(batches, state_path(stamp.term, stamp.attempt, action.epoch, fresh_id()), files)
+    except CorruptError:
+        raise  # what it was to be merged with is damaged, and will be next time
     except (PenstockError, OSError) as error:
         return StoreFailed(action.epoch, str(error))
     reach("store.after", action.epoch)

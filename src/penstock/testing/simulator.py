@@ -34,7 +34,7 @@ from penstock.api.keyed import tumbling
 from penstock.api.pipeline import Pipeline
 from penstock.checkpoints.storage import MemoryStore, OutcomeUnknown, Store, open_store
 from penstock.connectors.memorysink import MemorySink
-from penstock.errors import RestoreError, StorageError
+from penstock.errors import ChannelError, RestoreError, StorageError, UnavailableError
 from penstock.protocol import coordinator as c
 from penstock.protocol.messages import Aborted, Ack, Completed, Decline, Event, Stamp
 from penstock.runners import faults
@@ -254,7 +254,7 @@ class Simulation:
         self._line(task.name, summary(event))
         if self.misfortune.strikes("worker-crash"):
             self._line(task.name, "crashes")
-            raise RuntimeError("a simulated worker crash")
+            raise ChannelError("a simulated worker crash")
 
     def _reached(self, point: str, epoch: int) -> None:
         self._line("point", f"{point} {epoch}")
@@ -266,7 +266,7 @@ class Simulation:
         if self.misfortune.strikes("crash-before-effect"):
             raise Crash
         if op != "delete" and self.misfortune.strikes("storage-full"):
-            raise StorageError(f"cannot {op} {path}: ENOSPC (simulated)")
+            raise UnavailableError(f"cannot {op} {path}: ENOSPC (simulated)")
 
     def _after_effect(self, op: str, path: str) -> None:
         if self.misfortune.strikes("crash-after-effect"):

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import DecodeError, RunnerError
+from penstock.passing import Fate, text_of
 from penstock.protocol import coordinator as c
 from penstock.protocol.messages import Stamp
 from penstock.runners.continuous.greeting import GREETING_S, STRANGERS_MAX, Credentials, Introduction, is_worth_telling, worker_in
@@ -145,38 +146,41 @@ class ControlServer(threading.Thread):
             self.join()
         self._wake_write.close()
 
-    def fail(self, error: str, *, fatal: bool = False) -> None:
+    def fail(self, error: str, *, fatal: bool = False, tries: int = 0) -> None:
         """The attempt has failed; only the first reason counts."""
         if not self.failed and not self.ending and not self.closing:
+            self._post(c.AttemptFailed(self.stamp, error, fatal, tries))
             self.failed = True
-            self._post(c.AttemptFailed(self.stamp, error, fatal))
 
     # The thread.
 
     def run(self) -> None:
-        """Until closed."""
+        """Until closed. If it ends otherwise, that fails the attempt: nobody else hears the workers."""
         try:
-            while not self.closing:
-                for key, mask in self._selector.select(TURN_S if self._announce_at is None else ALIGN_S):
-                    if key.data == "listener":
-                        self._accept()
-                    elif key.data == "wake":
-                        with contextlib.suppress(BlockingIOError):
-                            self._wake_read.recv(4096)
-                    else:
-                        self._attend(key.data, mask)
-                self._announce()
-                self._pass_on()
-                self._look_at_the_clock()
-        except Exception as error:  # nobody hears the workers any more
-            log.exception("the driver's control port of %s has failed", self.stamp)
-            self.fail(f"the driver's control port has failed: {type(error).__name__}: {error}")
+            self._listen()
+        except Exception as error:
+            log.exception("the line to the workers of attempt %d broke", self.stamp.attempt)
+            self.fail(f"the line to the workers broke: {text_of(error)}")
         finally:
             for line in [*self._lines.values(), *self._strangers]:
                 line.socket.close()
             for end in (self._listener, self._wake_read):
                 end.close()
             self._selector.close()
+
+    def _listen(self) -> None:
+        while not self.closing:
+            for key, mask in self._selector.select(TURN_S if self._announce_at is None else ALIGN_S):
+                if key.data == "listener":
+                    self._accept()
+                elif key.data == "wake":
+                    with contextlib.suppress(BlockingIOError):
+                        self._wake_read.recv(4096)
+                else:
+                    self._attend(key.data, mask)
+            self._announce()
+            self._pass_on()
+            self._look_at_the_clock()
 
     def _accept(self) -> None:
         try:
@@ -265,10 +269,11 @@ class ControlServer(threading.Thread):
                 known = [each.drained for each in self._lines.values() if each.drained is not None]
                 if self.complete and len(known) == self.workers:
                     self._post(c.Drained(self.stamp, 1 + max(known)))
-            case {"say": "failed", "error": str(error), "trace": str(trace), "fatal": bool(fatal)}:
+            case {"say": "failed", "error": str(error), "trace": str(trace), "fate": "passing" | "three-tries" | "final" as word}:
                 # Whoever conducts tells the user, once; of Penstock's own frames only who looks for a mistake of ours wants to know.
                 log.debug("worker %d failed: %s\n%s", worker, error, trace)
-                self.fail(error, fatal=fatal)
+                fate = Fate(word)
+                self.fail(error, fatal=fate is Fate.FINAL, tries=fate.tries)
             case _:
                 raise DecodeError(f"it says {said['say']!r}, which is not known here")
 

@@ -9,6 +9,8 @@ barriers flow among them, and this process keeps the checkpoints.
 3. An attempt ends by telling workers to exit, which takes milliseconds. Only where that does not work Spark is asked to cancel
    the job, which takes seconds.
 4. A new attempt waits until Spark has the slots again.
+5. However the Spark job ends, the attempt hears of it: in words if there are any, and if its thread or the server's should end without
+   a word, from `step`, which looks after them. That Java is gone is said as such, and ends the job.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ import os
 import secrets
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import PenstockError, RunnerError
+from penstock.passing import text_of
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol import coordinator as c
 from penstock.protocol.messages import Aborted, Completed, Stamp
@@ -36,6 +40,7 @@ from penstock.runners.continuous.worker import WorkerSpec, run_partition
 from penstock.runners.cut import StartPoint
 from penstock.runners.options import Options
 from penstock.runners.runner import Runner
+from penstock.runners.spark.java import java_death, naming_java_death
 from penstock.runners.spark.session import (
     active_session,
     get_session,
@@ -52,6 +57,7 @@ log = logging.getLogger("penstock")
 
 EXIT_S = 2.0  # for workers to follow the order to exit
 CANCEL_S = 10.0  # for Spark to cancel
+NOTICE_S = 1.0
 
 
 class Continuous(Runner):
@@ -132,6 +138,10 @@ class ContinuousAttempts:
 
     def begin(self, stamp: Stamp, start: StartPoint) -> None:
         """Start a server, and a Spark job whose tasks connect to it."""
+        with naming_java_death(self._spark):
+            self._begin(stamp, start)
+
+    def _begin(self, stamp: Stamp, start: StartPoint) -> None:
         from pyspark import InheritableThread
 
         conductor = self._conductor
@@ -212,7 +222,12 @@ class ContinuousAttempts:
             self._server.tell("aborted", epoch=event.epoch)
 
     def step(self, now: int) -> bool:
-        """Nothing is done in this thread."""
+        """Nothing is done in this thread. Those who do it must be there, or have said why not."""
+        server, job = self._server, self._job
+        if server is not None and job is not None and not server.failed and not (server.is_alive() and job.is_alive()):
+            died = java_death(self._spark)  # PySpark asks it for something before our part of the thread begins
+            who = "its Spark job" if server.is_alive() else "the line to its workers"
+            server.fail(str(died) if died is not None else f"{who} ended without a word", fatal=died is not None)
         return False
 
     def wants_epoch(self) -> bool:
@@ -242,34 +257,54 @@ class ContinuousAttempts:
     # The job's thread.
 
     def _run_job(self, server: ControlServer, spec: WorkerSpec, group: str) -> None:
-        context = self._spark.sparkContext
         try:
-            wait_for_slots(self._spark, spec.parallelism)
-            if server.closing:
-                return
-            context.setJobGroup(group, f"penstock {spec.plan.name}", interruptOnCancel=True)
-            seats = context.parallelize(range(spec.parallelism), spec.parallelism).barrier()
-            seats.mapPartitions(functools.partial(run_partition, spec)).collect()
-            server.fail("all workers are gone, and nobody asked them to")
-        except RunnerError as error:
-            # There were enough when the job was started. On a cluster an executor was lost, and another may come.
-            server.fail(str(error), fatal=is_local(self._spark))
-        except PenstockError as error:
-            server.fail(str(error))
+            self._run_stage(server, spec, group)
         except Exception as error:
-            self._job_failed(server, spec, error)
+            try:
+                reason = self._why(server, spec, error)
+            except Exception as worse:  # Spark is asked for more, and may be gone
+                log.debug("what ended the Spark job could not be found out: %s", text_of(worse))
+                reason = Reason(f"the Spark job failed: {text_of(error)}")
+            if reason is not None:
+                server.fail(reason.text, fatal=reason.fatal)
 
-    def _job_failed(self, server: ControlServer, spec: WorkerSpec, error: Exception) -> None:
-        text = str(error)
+    def _run_stage(self, server: ControlServer, spec: WorkerSpec, group: str) -> None:
+        context = self._spark.sparkContext
+        wait_for_slots(self._spark, spec.parallelism)
+        if server.closing:
+            return
+        context.setJobGroup(group, f"penstock {spec.plan.name}", interruptOnCancel=True)
+        seats = context.parallelize(range(spec.parallelism), spec.parallelism).barrier()
+        seats.mapPartitions(functools.partial(run_partition, spec)).collect()
+        server.fail("all workers are gone, and nobody asked them to")
+
+    def _why(self, server: ControlServer, spec: WorkerSpec, error: Exception) -> Reason | None:
+        """Why the job ended; None if that was said, or is no news."""
+        died = java_death(self._spark, error)
+        if died is not None:
+            return Reason(str(died), fatal=True)
+        if isinstance(error, RunnerError):
+            # There were enough slots when the job was started. On a cluster an executor was lost, and another may come.
+            return Reason(str(error), fatal=is_local(self._spark))
+        text = text_of(error)
+        if isinstance(error, PenstockError):
+            return Reason(text)
         if type(error).__name__ == "PicklingError":
-            server.fail(f"this pipeline cannot be sent to workers: {text}", fatal=True)
-            return
+            return Reason(f"this pipeline cannot be sent to workers: {error}", fatal=True)
         if "SPARK-24819" in text or "BarrierJobSlotsNumberCheckFailed" in text:
-            server.fail(too_few_slots(self._spark, spec.parallelism, slots_of(self._spark)), fatal=True)
-            return
-        for _ in range(20):  # a worker that was lost is noticed by its line too, in better words
+            return Reason(too_few_slots(self._spark, spec.parallelism, slots_of(self._spark)), fatal=True)
+        until = time.monotonic() + NOTICE_S
+        while time.monotonic() < until:  # a worker that was lost is noticed by its line too, in better words
             if server.failed or server.ending or server.closing:
-                return
+                return None
             time.sleep(0.05)
         trouble = worker_trouble(text, self._spark)
-        server.fail(f"the Spark job failed: {job_error(error)}" if trouble is None else str(trouble), fatal=trouble is not None)
+        return Reason(f"the Spark job failed: {job_error(error)}" if trouble is None else str(trouble), fatal=trouble is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a Spark job ended. `fatal`: another would end so, too."""
+
+    text: str
+    fatal: bool = False

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.errors import DecodeError
+from penstock.passing import Fate
 from penstock.runners.spark.frames import Decoder, control_of, encode_control
 
 BEAT_S = 0.5
@@ -124,7 +125,7 @@ class DriverLine(threading.Thread):
         elif now - since > self._stuck_s and not self._told_stuck:
             self._told_stuck = True
             error = f"a step has not returned for {self._stuck_s:.0f} s"
-            self._saying.append({"say": "failed", "error": error, "trace": self._stack(), "fatal": False})
+            self._saying.append({"say": "failed", "error": error, "trace": self._stack(), "fate": Fate.PASSING.value})
         self._saying.append(self._state())
 
     def _stack(self) -> str:

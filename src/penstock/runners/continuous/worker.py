@@ -31,7 +31,8 @@ from typing import Any
 
 from penstock.checkpoints.storage import open_store
 from penstock.connectors.connector import Reader, SourceContext
-from penstock.errors import ChannelError, RestoreError, RowError, RunnerError, StorageError
+from penstock.errors import ChannelError
+from penstock.passing import fate_of
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.messages import Aborted, Ack, Completed, Decline, SplitsAssigned, Stamp, Store, Stored, StoreFailed
 from penstock.runners import faults
@@ -168,8 +169,7 @@ class Worker:
             self._work()
         except Exception as error:
             self.pulse.working = False
-            fatal = isinstance(error, RowError | RestoreError | StorageError | RunnerError)
-            self.line.say("failed", error=describe(error), trace=traceback.format_exc(), fatal=fatal)
+            self.line.say("failed", error=describe(error), trace=traceback.format_exc(), fate=fate_of(error).value)
             self._await_exit()
 
     def close(self) -> None:

@@ -27,6 +27,7 @@ from typing import Any, Protocol
 
 from penstock.connectors.connector import Began, Reader, SourceContext
 from penstock.errors import RunnerError
+from penstock.passing import Fate, text_of
 from penstock.plan.logical import AssignTime, Read
 from penstock.plan.physical import Op, PhysicalPlan
 from penstock.protocol import coordinator as c
@@ -36,6 +37,7 @@ from penstock.runners.conductor import Conductor
 from penstock.runners.cut import StartPoint, start_from
 from penstock.runners.faults import reach, time_of_day
 from penstock.runners.spark import session as sessions
+from penstock.runners.spark.java import java_death, naming_java_death
 from penstock.runners.spark.levels import run_epoch
 from penstock.runners.spark.orders import EpochOrder, Facts, Report, SplitOrder
 from penstock.runners.spark.ship import check_workers, job_error
@@ -53,6 +55,7 @@ BATCH_WAIT_US = 1_000_000
 """For a reader that has nothing when all there is now shall be read."""
 WAIT_LEAST_US, WAIT_MOST_US = 100_000, 10_000_000
 """For a reader that has just been opened, of a split that is known to have rows."""
+FATES = (Fate.FINAL, Fate.THREE_TRIES, Fate.PASSING)  # which of several reports matters most
 
 Serve = Callable[[Any], bool]
 
@@ -159,7 +162,9 @@ class Attempt:
         budget: Budget,
         facts: Any,
         drained: Callable[[Stamp, int], None] | None,
+        spark: Any,
     ) -> None:
+        self._spark = spark
         self.stamp, self.start, self.feed, self.budget, self.facts, self._drained = stamp, start, feed, budget, facts, drained
         self.ended = False
         self.began_at = conductor.clock()
@@ -190,8 +195,9 @@ class Attempt:
         try:
             reports = run_epoch(ticks, self.facts, epoch, levels=plan.levels, parallelism=tasks)
         except Exception as error:  # whatever Spark, Py4J or a lost worker raises
-            reason = spark_error(error)
-            self._conductor.call(lambda: self._job_failed(epoch, settled, reason))
+            died = java_death(self._spark, error)
+            reason = str(died) if died is not None else f"epoch {epoch.epoch}: {spark_error(error)}"
+            self._conductor.call(lambda: self._job_failed(settled, reason, fatal=died is not None))
         else:
             took_us = int((time.monotonic() - began) * 1e6)
             self._conductor.call(lambda: self._job_done(epoch, reports, took_us))
@@ -272,9 +278,9 @@ class Attempt:
         }
         return replace(ack, splits=splits)
 
-    def _job_failed(self, epoch: EpochOrder, settled: threading.Event, reason: str) -> None:
+    def _job_failed(self, settled: threading.Event, reason: str, *, fatal: bool) -> None:
         if not self.ended and not settled.is_set():  # of an epoch that was given up this is no news
-            self._conductor.post(c.AttemptFailed(self.stamp, f"epoch {epoch.epoch}: {reason}"))
+            self._conductor.post(c.AttemptFailed(self.stamp, reason, fatal))
 
     def _job_done(self, epoch: EpochOrder, reports: list[Report], took_us: int) -> None:
         if self.ended:
@@ -282,9 +288,10 @@ class Attempt:
         failed = [report for report in reports if report.say == "failed"]
         if failed:
             log.debug("%s failed:\n%s", failed[0].task, failed[0].trace)
-            fatal = [report for report in failed if report.fatal]
-            worst = (fatal or failed)[0]
-            self._conductor.post(c.AttemptFailed(self.stamp, worst.error, worst.fatal))
+            # A task that failed for good is the reason, whatever others met.
+            worst = min(failed, key=lambda report: FATES.index(Fate(report.fate)))
+            fate = Fate(worst.fate)
+            self._conductor.post(c.AttemptFailed(self.stamp, worst.error, fate is Fate.FINAL, fate.tries))
             return
         slowest: dict[str, int] = {}  # stage -> its slowest task
         for report in reports:
@@ -346,6 +353,10 @@ class EpochAttempts:
 
     def begin(self, stamp: Stamp, start: StartPoint) -> None:
         """Start a feed; tasks are made anew in every epoch."""
+        with naming_java_death(self._spark):
+            self._begin(stamp, start)
+
+    def _begin(self, stamp: Stamp, start: StartPoint) -> None:
         from pyspark.serializers import CloudPickleSerializer
 
         conductor = self._conductor
@@ -355,13 +366,17 @@ class EpochAttempts:
         self._sign.put_up()
         facts = Facts(conductor.plan, conductor.parallelism, stamp, conductor.job_dir, self._sign)
         self._broadcast = self._spark.sparkContext.broadcast((conductor.world.fresh_id(), CloudPickleSerializer().dumps(facts)))
-        attempt = Attempt(conductor, stamp, start, self._make_feed(stamp), self._budget, self._broadcast, self._drained)
+        attempt = Attempt(
+            conductor, stamp, start, self._make_feed(stamp), self._budget, self._broadcast, self._drained, self._spark
+        )
         attempt.more = holds_rows_in_flight(conductor.plan, start)
         self._attempt = attempt
         try:
             attempt.feed.start(attempt.serve)
         except Exception as error:
-            conductor.post(c.AttemptFailed(stamp, f"Spark could not start: {spark_error(error)}"))
+            died = java_death(self._spark, error)
+            reason = str(died) if died is not None else f"Spark could not start: {spark_error(error)}"
+            conductor.post(c.AttemptFailed(stamp, reason, died is not None))
             return
         conductor.post(c.Running(stamp))
 
@@ -377,7 +392,7 @@ class EpochAttempts:
             try:
                 self._broadcast.destroy()
             except Exception as error:
-                log.debug("a broadcast could not be removed: %s", error)
+                log.debug("a broadcast could not be removed: %s", text_of(error))
             self._broadcast = None
 
     def trigger(self, stamp: Stamp, epoch: int, finish: bool, aligned: bool) -> None:
@@ -418,9 +433,13 @@ class EpochAttempts:
         attempt = self._attempt
         if attempt is not None and not attempt.ended and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + 1.0
-            failure = attempt.feed.failure()
+            try:
+                failure = attempt.feed.failure()
+            except Exception as error:
+                failure = f"Spark does not say whether it is at work: {spark_error(error)}"
             if failure is not None:
-                self._conductor.post(c.AttemptFailed(attempt.stamp, failure))
+                died = java_death(self._spark)
+                self._conductor.post(c.AttemptFailed(attempt.stamp, failure if died is None else str(died), died is not None))
         return False
 
     def wants_epoch(self) -> bool:
@@ -536,7 +555,7 @@ SETTINGS = {
 def spark_error(error: BaseException) -> str:
     """What was wrong, in a line: Spark's own text runs over pages."""
     text = job_error(error)
-    for line in lines_of(str(error)):
+    for line in lines_of(text_of(error)):
         if "Python worker exited unexpectedly" in line or "worker crashed" in line:
             return "a Python worker of Spark has died"
     return text[:500]

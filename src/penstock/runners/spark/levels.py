@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import RowError, RunnerError
+from penstock.passing import fate_of
 from penstock.plan.physical import Stage
 from penstock.runners.memory import keep_memory
 from penstock.runners.spark import frames
@@ -111,7 +111,7 @@ class Level:
                 task_name(stage.id, index),
                 "failed",
                 error=describe(error),
-                fatal=isinstance(error, RowError | RunnerError),
+                fate=fate_of(error).value,
                 trace=traceback.format_exc(),
             )
             for target in range(facts.parallelism):

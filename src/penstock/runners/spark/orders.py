@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.connectors.connector import Began
+from penstock.passing import Fate
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.messages import SplitAssigned, Stamp, TaskAck
 from penstock.runners import align
@@ -68,7 +69,7 @@ class Report:
     say: str  # "ack", "decline" or "failed"
     ack: TaskAck | None = None
     error: str = ""
-    fatal: bool = False
+    fate: str = Fate.PASSING.value  # of the error
     trace: str = ""
     rows: int = 0  # that were read
     more: bool = False  # whether the budget was used up before the splits were

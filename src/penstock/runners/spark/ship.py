@@ -35,6 +35,7 @@ import pyarrow as pa
 import xxhash
 
 from penstock.errors import Fix, RunnerError
+from penstock.passing import text_of
 from penstock.runners.spark.session import is_local
 
 __all__ = ["check_identity", "check_workers", "identity", "place", "ship", "worker_trouble"]
@@ -158,7 +159,7 @@ def check_workers(spark: Any, tasks: int = 1) -> None:
 
 def job_error(error: BaseException) -> str:
     """The part of a failed Spark job's text that says what was wrong."""
-    text = str(error)
+    text = text_of(error).removeprefix(f"{type(error).__name__}: ")
     for line in text.splitlines():
         found = line.strip()
         if "PYTHON_VERSION_MISMATCH" in found or found.startswith(("ModuleNotFoundError", "ImportError")):
