@@ -8,27 +8,39 @@ exceptions.
 2. SupersededError is final: the process must stop, without committing.
 3. After StorageError nothing was published and the next epoch may be tried, except after `OutcomeUnknown`:
    then only a new claim can tell, so this log refuses to go on.
-4. A slot that is corrupt, out of chain or missing below a later one is refused with the file's name. Nothing
-   is skipped: an older checkpoint would be a rewind behind the sinks.
+4. A slot that is corrupt, out of chain or missing below a later one is refused with the file's name, as long as
+   what is newest depends on it. Nothing is skipped: an older checkpoint would be a rewind behind the sinks.
+5. What lies before the newest checkpoint is kept for people only. A damaged record there is logged, and it and
+   those below it count as gone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.checkpoints.envelope import UNALIGNED, Envelope, Json, canonical, checksum, seal, unseal
 from penstock.checkpoints.manifest import Manifest
 from penstock.checkpoints.storage import OutcomeUnknown, Store
-from penstock.errors import ConfigError, CorruptError, SupersededError
+from penstock.errors import ConfigError, CorruptError, Fix, SupersededError
 from penstock.protocol import terms
 from penstock.protocol.terms import Claim, Create, Head, Read, Record, Steps, Superseded, Write
 
 __all__ = ["Log", "Published", "RecordCodec", "drive"]
+
+log = logging.getLogger("penstock")
+
+DAMAGED = Fix(
+    "log.damaged",
+    "Put that file back from a copy of the storage, or start from a savepoint with another storage. "
+    'Write: pipeline.run(pen.Local(storage="elsewhere"), restore="savepoint")',
+)
 
 _SLOT = re.compile(r"log/([0-9]{10,18})\.json")
 T = TypeVar("T")
@@ -112,7 +124,8 @@ class Log:
         self._head()  # looks for gaps first: a TermStart put into one would hide it for ever
         text = canonical({**holder, "nonce": secrets.token_hex(16)}, "holder").decode()
         self._claim, self._lost = None, None
-        self._claim = self._held(drive(self.store, terms.claim_term(text, self.codec)))
+        with _advising():
+            self._claim = self._held(drive(self.store, terms.claim_term(text, self.codec)))
         self._newest = _published(self._claim.newest)
         return self._claim
 
@@ -178,7 +191,13 @@ class Log:
             data = self.store.read(path)
             if data is None:
                 break  # deleted: what is below is deleted or junk
-            record = self.codec.decode(data, path)
+            try:
+                record = self.codec.decode(data, path)
+            except CorruptError as error:
+                if not found:
+                    raise  # the newest checkpoint is at stake
+                log.warning("an older checkpoint cannot be used any more, and is not needed: %s", error)
+                break
             if self.codec.checksum(data) != expected:
                 break  # junk that a superseded coordinator put into a deleted slot: see protocol.terms
             if record.kind == terms.CHECKPOINT:
@@ -190,6 +209,10 @@ class Log:
 
     def _head(self) -> Head:
         """The head, after making sure that nothing is beyond it."""
+        with _advising():
+            return self._found_head()
+
+    def _found_head(self) -> Head:
         head = drive(self.store, terms.find_newest(self.codec))
         while True:
             beyond = [slot for slot in self._listed() if slot > head.slot]
@@ -211,6 +234,17 @@ class Log:
             self._lost = outcome.reason
             raise SupersededError(f"another coordinator has taken over this job in {self.store.url}: {outcome.reason}")
         return outcome
+
+
+@contextlib.contextmanager
+def _advising() -> Iterator[None]:
+    """Within: an error about a damaged log says what can be done."""
+    try:
+        yield
+    except CorruptError as error:
+        if error.fix is not None:
+            raise
+        raise CorruptError(error.message, fix=DAMAGED) from error
 
 
 def _published(record: Record | None) -> Published | None:
