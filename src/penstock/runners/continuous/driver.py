@@ -46,6 +46,7 @@ from penstock.runners.spark.session import (
     get_session,
     is_local,
     require_pyspark,
+    settled_slots,
     slots_of,
     too_few_slots,
     wait_for_slots,
@@ -58,6 +59,7 @@ log = logging.getLogger("penstock")
 EXIT_S = 2.0  # for workers to follow the order to exit
 CANCEL_S = 10.0  # for Spark to cancel
 NOTICE_S = 1.0
+EARLIER_MAX = 8
 
 
 class Continuous(Runner):
@@ -116,7 +118,7 @@ class Continuous(Runner):
         if options.parallelism:
             return options.parallelism
         spark = self._spark or active_session()
-        slots = slots_of(spark)
+        slots = settled_slots(spark)
         return max(1, min(slots, os.cpu_count() or 1) if is_local(spark) else slots)
 
     def attempts(self, conductor: Conductor) -> ContinuousAttempts:
@@ -133,6 +135,7 @@ class ContinuousAttempts:
         self._job: threading.Thread | None = None
         self._sign: Sign | None = None
         self._group = ""
+        self._earlier: list[str] = []  # groups of earlier attempts, whose tasks may still hold slots
         self._read: dict[int, dict[int, int]] = {}  # epoch -> worker -> rows read before it
         self._published: dict[int, int] = {}  # the same, of the newest checkpoint
 
@@ -168,6 +171,7 @@ class ContinuousAttempts:
             fault_file=faults.planned(),
             time_file=faults.time_file(),
         )
+        self._earlier = [*self._earlier, self._group][-EARLIER_MAX:] if self._group else []
         self._group = f"penstock-{conductor.plan.name}-{stamp.term}-{stamp.attempt}-{secrets.token_hex(4)}"
         self._server, self._sign = server, sign
         server.start()
@@ -270,7 +274,7 @@ class ContinuousAttempts:
 
     def _run_stage(self, server: ControlServer, spec: WorkerSpec, group: str) -> None:
         context = self._spark.sparkContext
-        wait_for_slots(self._spark, spec.parallelism)
+        wait_for_slots(self._spark, spec.parallelism, earlier=self._earlier)
         if server.closing:
             return
         context.setJobGroup(group, f"penstock {spec.plan.name}", interruptOnCancel=True)
@@ -292,7 +296,7 @@ class ContinuousAttempts:
         if type(error).__name__ == "PicklingError":
             return Reason(f"this pipeline cannot be sent to workers: {error}", fatal=True)
         if "SPARK-24819" in text or "BarrierJobSlotsNumberCheckFailed" in text:
-            return Reason(too_few_slots(self._spark, spec.parallelism, slots_of(self._spark)), fatal=True)
+            return Reason(str(too_few_slots(self._spark, spec.parallelism, slots_of(self._spark))), fatal=True)
         until = time.monotonic() + NOTICE_S
         while time.monotonic() < until:  # a worker that was lost is noticed by its line too, in better words
             if server.failed or server.ending or server.closing:

@@ -25,10 +25,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
-from penstock.connectors.connector import Began, Reader, SourceContext
-from penstock.errors import RunnerError
+from penstock.connectors.connector import Began
+from penstock.errors import Fix, RunnerError
 from penstock.passing import Fate, text_of
-from penstock.plan.logical import AssignTime, Read
+from penstock.plan.logical import AssignTime
 from penstock.plan.physical import Op, PhysicalPlan
 from penstock.protocol import coordinator as c
 from penstock.protocol.messages import Aborted, Completed, SplitAssigned, Stamp, TaskAck
@@ -40,6 +40,7 @@ from penstock.runners.spark import session as sessions
 from penstock.runners.spark.java import java_death, naming_java_death
 from penstock.runners.spark.levels import run_epoch
 from penstock.runners.spark.orders import EpochOrder, Facts, Report, SplitOrder
+from penstock.runners.spark.probes import Probes
 from penstock.runners.spark.ship import check_workers, job_error
 from penstock.runners.spark.sign import Sign
 from penstock.runtime.wiring import below, task_name
@@ -53,8 +54,6 @@ EPOCH_TIMEOUT = 600_000_000
 
 BATCH_WAIT_US = 1_000_000
 """For a reader that has nothing when all there is now shall be read."""
-WAIT_LEAST_US, WAIT_MOST_US = 100_000, 10_000_000
-"""For a reader that has just been opened, of a split that is known to have rows."""
 FATES = (Fate.FINAL, Fate.THREE_TRIES, Fate.PASSING)  # which of several reports matters most
 
 Serve = Callable[[Any], bool]
@@ -104,50 +103,6 @@ class Budget:
         factor = min(max(aim_us / max(work_us, 1), self.FALL), self.RISE)
         if not 0.8 < factor < 1.25:
             self.rows = int(min(max(self.rows * factor, self.LEAST), self.MOST))
-
-
-class Probes:
-    """Whether splits have rows after where they were read to. One reader per split in the driver; its rows are thrown away."""
-
-    def __init__(self, conductor: Conductor) -> None:
-        self._job_dir = conductor.job_dir
-        self._ops = {op.name: op for op in conductor.plan.reads}
-        self._open: dict[tuple[str, str], tuple[Any, Reader]] = {}
-        self._opened_at: dict[tuple[str, str], float] = {}
-        self._full: dict[tuple[str, str], int] = {}  # known to have rows, and how long that took, in µs
-
-    def has_rows(self, split: SplitAssigned, began: Began) -> bool:
-        """Whether a reader would get something now."""
-        key = (split.source, split.split)
-        if key not in self._open or self._open[key][0] != split.position:
-            self.forget(key)
-            op = self._ops[split.source]
-            assert isinstance(op.node, Read)
-            context = SourceContext(op.name, self._job_dir, op.columns, began, op.bounds)
-            reader = op.node.source.open(split.split, split.position, context)
-            self._open[key] = (split.position, reader)
-            self._opened_at[key] = time.monotonic()
-        reader = self._open[key][1]
-        # Readers may answer "perhaps" with yes; polling settles it. What is polled here is read again by a task.
-        if key not in self._full and reader.backlog() and reader.poll(1) is not None:
-            self._full[key] = int((time.monotonic() - self._opened_at[key]) * 1e6)
-        return key in self._full
-
-    def wait_us(self, key: tuple[str, str]) -> int:
-        """How long a task shall wait for a reader of a split that is known to have rows: longer than it took here."""
-        took = self._full.get(key)
-        return 0 if took is None else min(2 * took + WAIT_LEAST_US, WAIT_MOST_US)
-
-    def forget(self, key: tuple[str, str]) -> None:
-        """The split is somewhere else now."""
-        self._full.pop(key, None)
-        if key in self._open:
-            self._open.pop(key)[1].close()
-
-    def close(self) -> None:
-        """Let go of all readers."""
-        for key in list(self._open):
-            self.forget(key)
 
 
 class Attempt:
@@ -348,8 +303,8 @@ class EpochAttempts:
         self._sign: Sign | None = None
         self._probes = Probes(conductor)
         self._look_at = 0.0
-        check_hosts(spark, conductor)
         check_workers(spark)
+        check_hosts(spark, conductor)  # after a job, when there are executors; tasks look for themselves, too (`spark.sign`)
 
     def begin(self, stamp: Stamp, start: StartPoint) -> None:
         """Start a feed; tasks are made anew in every epoch."""
@@ -513,7 +468,12 @@ def own_session(spark: Any, parallelism: int | None, runner: str) -> Any:
 
 def parallelism_of(spark: Any) -> int:
     """Tasks per stage if nobody says: what can run at the same time."""
-    slots = sessions.slots_of(spark)
+    if sessions.is_dynamic(spark):
+        raise RunnerError(
+            "this Spark gives and takes executors (dynamic allocation is on), so how many tasks a stage shall have cannot be counted",
+            fix=Fix("slots.dynamic", "Write: parallelism=4"),
+        )
+    slots = sessions.settled_slots(spark)
     return max(1, min(slots, os.cpu_count() or 2) if sessions.is_local(spark) else slots)
 
 

@@ -23,11 +23,11 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import RunnerError
+from penstock.errors import Fix, RunnerError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,6 +75,7 @@ logger.python.level = off
 DAEMON = "penstock.runners.spark.daemon"
 SLOTS_LEAST = 4  # of a session made here: the next job may want more than this one, and idle slots cost nothing
 SLOTS_WAIT_S = 20.0
+SETTLED_S = 2.0  # without another executor
 SOCKET_PATH_MAX = 103
 
 
@@ -193,30 +194,47 @@ def check_session(spark: Any, *, slots: int, runner: str = "Continuous") -> None
     context = spark.sparkContext
     if context._jsc is None:
         raise RunnerError("this Spark session has been stopped.\n  Leave spark out, or make a new one")
-    if setting(spark, "spark.dynamicAllocation.enabled", "false").lower() == "true":
+    if is_dynamic(spark):
         raise RunnerError(
             f"{runner} holds its slots as long as it runs, and this Spark gives and takes executors (dynamic allocation is on).\n"
             "  Start Spark with --conf spark.dynamicAllocation.enabled=false"
         )
     have = slots_in_time(spark, slots)
     if have < slots:
-        raise RunnerError(too_few_slots(spark, slots, have, runner))
+        raise too_few_slots(spark, slots, have, runner)
     strangers = sorted(hosts_of(spark) - own_hosts(spark))
     if strangers:
         raise RunnerError(
-            f"{runner} runs on one machine so far, and this Spark has executors on {', '.join(strangers)}.\n"
-            "  Missing for several machines: TLS between workers, and a way to tell that storage= is shared by all of them.\n"
-            '  Use a Spark on this machine (--master "local[4]"), or pen.MicroBatch()'
+            f"{runner} runs on one machine so far, since rows between its workers are not encrypted, "
+            f"and this Spark has executors on {', '.join(strangers)}",
+            fix=Fix("cluster.several_hosts", "Start Spark on one machine, or use another runner. Write: pen.MicroBatch()"),
         )
 
 
-def too_few_slots(spark: Any, wanted: int, have: int, runner: str = "Continuous") -> str:
-    """The words for a Spark that is too small."""
-    return (
-        f"{runner} needs {wanted} slots at the same time, and this Spark has {have} ({spark.sparkContext.master}).\n"
-        f'  Use parallelism={max(have, 1)}, or start Spark with {wanted} cores: --master "local[{wanted}]". '
-        "On a cluster, switch dynamic allocation off."
+def too_few_slots(spark: Any, wanted: int, have: int, runner: str = "Continuous") -> RunnerError:
+    """What is wrong with a Spark that is too small."""
+    return RunnerError(
+        f"{runner} needs {wanted} slots at the same time, and this Spark has {have} ({spark.sparkContext.master})",
+        fix=Fix("slots.too_few", f"Use parallelism={max(have, 1)}, or start Spark with {wanted} cores: {cores(spark, wanted)}"),
     )
+
+
+def cores(spark: Any, wanted: int) -> str:
+    """How a Spark of this kind is started with so many cores."""
+    master, each = str(spark.sparkContext.master), int(setting(spark, "spark.executor.cores", "1"))
+    if master.startswith("local-cluster["):
+        _, own, memory = master.removeprefix("local-cluster[").rstrip("]").split(",")
+        return f'--master "local-cluster[{-(-wanted // int(own))},{own.strip()},{memory.strip()}]"'
+    if is_local(spark):
+        return f'--master "local[{wanted}]"'
+    if master.startswith("spark://"):
+        return f"--total-executor-cores {wanted}"
+    return f"--num-executors {-(-wanted // each)} --executor-cores {each}"
+
+
+def is_dynamic(spark: Any) -> bool:
+    """Whether it gives and takes executors as it goes."""
+    return setting(spark, "spark.dynamicAllocation.enabled", "false").lower() == "true"
 
 
 def slots_of(spark: Any) -> int:
@@ -226,8 +244,22 @@ def slots_of(spark: Any) -> int:
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
+def settled_slots(spark: Any) -> int:
+    """The same, once it no longer grows: executors of a cluster that was just started come one by one."""
+    have, since, began = slots_of(spark), time.monotonic(), time.monotonic()
+    young = time.time() * 1000 - spark.sparkContext.startTime < SLOTS_WAIT_S * 1000
+    while not is_local(spark) and (not have or (young and time.monotonic() - since < SETTLED_S)):
+        if time.monotonic() - began > SLOTS_WAIT_S:
+            break
+        time.sleep(0.05)
+        now = slots_of(spark)
+        if now != have:
+            have, since = now, time.monotonic()
+    return have
+
+
 def slots_in_time(spark: Any, wanted: int, *, within_s: float = SLOTS_WAIT_S) -> int:
-    """The same. Executors of a cluster that was just started come one by one, so there they are given some time."""
+    """As many as there are within some time, or `wanted` as soon as there are."""
     until = time.monotonic() + within_s
     while (have := slots_of(spark)) < wanted and not is_local(spark) and time.monotonic() < until:
         time.sleep(0.05)
@@ -239,19 +271,51 @@ def free_slots(spark: Any) -> int:
     return slots_of(spark) - sum(int(info.numRunningTasks()) for info in executors(spark))
 
 
-def wait_for_slots(spark: Any, wanted: int, *, runner: str = "Continuous", within_s: float = SLOTS_WAIT_S) -> None:
-    """Until `wanted` slots are free: tasks of a failed attempt hold theirs for some seconds. RunnerError if they stay busy."""
+def held_slots(spark: Any, groups: Sequence[str]) -> int:
+    """How many of them run tasks of these groups of jobs, as far as Spark knows: also those of an executor that is cut off."""
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for group in groups for job in tracker.getJobIdsForGroup(group)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    return sum(int(stage.numActiveTasks) for stage in stages if stage is not None)
+
+
+def wait_for_slots(
+    spark: Any, wanted: int, *, runner: str = "Continuous", within_s: float = SLOTS_WAIT_S, earlier: Sequence[str] = ()
+) -> None:
+    """Until `wanted` slots are free: tasks of a failed attempt hold theirs for some seconds. RunnerError if they stay busy.
+
+    Args:
+        earlier: the groups of this job's own earlier attempts.
+    """
     until = time.monotonic() + within_s
     while (free := free_slots(spark)) < wanted:
         if time.monotonic() > until:
             have = slots_of(spark)
             if have < wanted:
-                raise RunnerError(too_few_slots(spark, wanted, have, runner))
-            raise RunnerError(
-                f"{runner} needs {wanted} slots at the same time, and of the {have} this Spark has ({spark.sparkContext.master}) "
-                f"{have - free} are busy with other jobs.\n  Use parallelism={max(free, 1)}, or start Spark with more cores"
-            )
+                raise too_few_slots(spark, wanted, have, runner)
+            raise busy_slots(spark, wanted, have, have - free, min(held_slots(spark, earlier), have - free), runner)
         time.sleep(0.05)
+
+
+def busy_slots(spark: Any, wanted: int, have: int, busy: int, held: int, runner: str) -> RunnerError:
+    """What is wrong with a Spark that is large enough and has not enough slots free; `held`: by earlier attempts of this very job."""
+    found = f"{runner} needs {wanted} slots at the same time, and of the {have} this Spark has ({spark.sparkContext.master})"
+    if not held:
+        more = cores(spark, wanted + busy)
+        return RunnerError(
+            f"{found} {busy} are busy with other jobs",
+            fix=Fix("slots.busy", f"Use parallelism={max(have - busy, 1)}, or start Spark with more cores: {more}"),
+        )
+    found += f" {held} {'is' if held == 1 else 'are'}"
+    others = f", and {busy - held} are busy with other jobs" if busy > held else ""
+    return RunnerError(
+        f"{found} held by an earlier attempt of this job, on an executor that does not answer{others}",
+        fix=Fix(
+            "slots.held",
+            "Spark frees them once it gives the executor up (spark.network.timeout, 120 s), and the job goes on. "
+            f"To go on at once, give it spare cores: {cores(spark, have + held)}",
+        ),
+    )
 
 
 def executors(spark: Any) -> list[Any]:
