@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import PlanError, RowError
+from penstock.errors import Fix, PlanError, RowError
 
 __all__ = [
     "HIDDEN",
@@ -173,7 +173,10 @@ def is_optional(annotation: Any) -> tuple[Any, bool]:
     members = [member for member in typing.get_args(annotation) if member is not type(None)]
     optional = len(members) < len(typing.get_args(annotation))
     if len(members) != 1:
-        raise PlanError(f"{annotation} could be several types, and a column has one. Write: T or T | None")
+        raise PlanError(
+            f"{annotation} could be several types, and a column has one",
+            fix=Fix("type.one", "Annotate one type, T, or one that may be missing, T | None"),
+        )
     return members[0], optional
 
 
@@ -183,8 +186,10 @@ def record_hints(spec: Any) -> dict[str, Any]:
         hints = typing.get_type_hints(spec, include_extras=True)
     except NameError as error:
         raise PlanError(
-            f"cannot read the fields of {spec.__name__}: {error}.\n"
-            f"  Define the classes it mentions at the top level of a module, before {spec.__name__} is used"
+            f"cannot read the fields of {spec.__name__}: {error}",
+            fix=Fix(
+                "type.fields", f"Define the classes it mentions at the top level of a module, before {spec.__name__} is used"
+            ),
         ) from error
     if dataclasses.is_dataclass(spec):
         return {field.name: hints[field.name] for field in dataclasses.fields(spec)}
@@ -235,8 +240,8 @@ def _python_type(annotation: Any, name: str, inside: tuple[Any, ...]) -> pa.Data
     if found is None:
         raise PlanError(
             f"{name}: {_annotation_name(annotation)} is not a type of columns. Known: int, float, str, bool, "
-            "bytes, date, datetime, Decimal, list[T], dict[str, T], dataclasses and the like, T | None.\n"
-            "  Any other Arrow type can be said exactly: Annotated[int, pa.int32()]"
+            "bytes, date, datetime, Decimal, list[T], dict[str, T], dataclasses and the like, T | None",
+            fix=Fix("type.known", "Take one of these; any other Arrow type can be said exactly: Annotated[int, pa.int32()]"),
         )
     return found
 
@@ -251,12 +256,19 @@ def _check_names(schema: pa.Schema) -> None:
         if not name:
             raise PlanError("a column needs a name, and found an empty one")
         if is_hidden(name):
-            raise PlanError(f"column {name!r}: names starting with '__' are Penstock's own. Choose another name")
+            raise PlanError(
+                f"column {name!r}: names starting with '__' are Penstock's own",
+                fix=Fix("schema.reserved", f"Choose another name, such as {name.strip('_') or 'value'}"),
+            )
         if name in seen:
-            raise PlanError(f"column {name!r} is there twice. Each column needs its own name")
+            raise PlanError(
+                f"column {name!r} is there twice", fix=Fix("schema.twice", f"Give one of them another name, such as {name}_2")
+            )
         seen.add(name)
     if not seen:
-        raise PlanError('a schema needs at least one column. Write: schema="user string, price double"')
+        raise PlanError(
+            "a schema needs at least one column", fix=Fix("schema.empty", 'Write: schema="user string, price double"')
+        )
 
 
 class _Ddl:

@@ -269,14 +269,17 @@ def test_in_the_vectorised_form_each_row_has_its_own_time() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: pen.ValueState(int, ttl="1m", clock="sun"), "clock='sun' is not known. Write one of 'event', 'processing'"),
+        (
+            lambda: pen.ValueState(int, ttl="1m", clock="sun"),
+            'clock=\'sun\' is not known\n  Write: clock="event", or clock="processing"',
+        ),
         (lambda: pen.ValueState(int, clock="event"), "clock= says whose time ttl= is, and there is no ttl="),
-        (lambda: pen.ValueState(int, ttl="0s"), "ttl='0s' would forget everything at once. It must be positive"),
+        (lambda: pen.ValueState(int, ttl="0s"), "ttl='0s' would forget everything at once\n  Write: ttl=\"1h\""),
         (lambda: pen.ValueState(set[int]), "value: set is not a type of columns"),
         (lambda: pen.ValueState(int | str), "could be several types"),
         (
             lambda: pen.MapState(list[str], int),
-            "keys of a MapState are plain values, and list[str] is not. Write: pen.MapState(str, …)",
+            "keys of a MapState are plain values, and list[str] is not\n  Write: pen.MapState(str, int)",
         ),
         (lambda: pen.MapState(str | None, int), "keys of a MapState are plain values"),
         (lambda: pen.BroadcastState(Pair, int), "keys of a BroadcastState are plain values"),

@@ -240,5 +240,5 @@ def test_an_aggregate_starts_from_nothing() -> None:
     class Summed(Count):
         total = pen.AggregatingState(pen.col("value").sum(), int)
 
-    with pytest.raises(PlanError, match=r"state 'total': an AggregatingState cannot start from a table. Use a ValueState"):
+    with pytest.raises(PlanError, match=r"state 'total': an AggregatingState cannot start from a table\n  Use a ValueState"):
         Feed(Summed(), initial={"total": TABLE})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from typing import Any, TypeVar, overload
 
 import pyarrow as pa
 
-from penstock.errors import PlanError, RowError
+from penstock.errors import Fix, PlanError, RowError, brief
 from penstock.eventtime import micros
 from penstock.functions import Decoder, Encoder, decoder_for, encoder_for
 from penstock.processing.output import Output
@@ -174,7 +175,10 @@ def read_spec(
     given = [schema] if schema is not None else _returned(function, [c for c in wanted if c != "on_batch"])
     if not given and by_batch:
         raise PlanError(
-            f'{name}.on_batch gives batches: say of which columns. Write: .process({name}(), schema="user string, n bigint", …)'
+            f"{name}.on_batch gives batches, and nobody says of which columns",
+            fix=Fix(
+                "process.on_batch", f'Say them. Write: .process({name}(), schema="user string, n bigint", name="{named(name)}")'
+            ),
         )
     output, encoder = encoder_for(given[0], visible(inputs[0])) if given else (_NOTHING, _no_rows)
     return Spec(
@@ -194,27 +198,38 @@ def _wanted(function: ProcessFunction, kinds: list[str]) -> list[str]:
     """The callback that takes the rows of each input; that all of them are there, and no others."""
     if isinstance(function, type):
         raise PlanError(
-            f"process needs an object, and got the class {function.__name__}. Write: .process({function.__name__}(), …)"
+            f"process needs an object, and got the class {function.__name__}",
+            fix=Fix(
+                "process.class", f'Make one of it. Write: .process({function.__name__}(), name="{named(function.__name__)}")'
+            ),
         )
     if not isinstance(function, ProcessFunction):
         raise PlanError(
-            f"process needs a pen.ProcessFunction, and got {function!r}. Write: class MyProcess(pen.ProcessFunction): …"
+            f"process needs a pen.ProcessFunction, and got {brief(function)}",
+            fix=Fix(
+                "process.kind",
+                "Write a class with on_row, class MyProcess(pen.ProcessFunction), or use map for a function of a row",
+            ),
         )
     name = type(function).__name__
     by_batch = hasattr(function, "on_batch")
     if by_batch and hasattr(function, "on_row"):
-        raise PlanError(f"{name} has both on_row and on_batch. Which one should get the rows? Remove one")
+        raise PlanError(
+            f"{name} has both on_row and on_batch, and rows go to one of them", fix=Fix("process.both", "Remove one of them")
+        )
     wanted = ["on_batch" if by_batch and kind == "row" else f"on_{kind}" for kind in kinds]
     for callback in wanted:
         if not hasattr(function, callback):
             raise PlanError(
-                f"{name} has no {callback}, which takes the rows of this input. Define: def {callback}(self, row, ctx)"
+                f"{name} has no {callback}, which takes the rows of this input",
+                fix=Fix("process.callback", f"Define it in the class: def {callback}(self, row, ctx)"),
             )
     for callback in ("on_batch", *ROW_CALLBACKS):
         if hasattr(function, callback) and callback not in wanted:
             inputs_text = ", ".join(wanted)
             raise PlanError(
-                f"{name} has {callback}, and nothing would call it: this step calls {inputs_text}.\n  {_FIXES[callback]}"
+                f"{name} has {callback}, and nothing would call it: this step calls {inputs_text}",
+                fix=Fix("process.unused", _FIXES[callback]),
             )
     return wanted
 
@@ -245,9 +260,15 @@ def _declared(function: ProcessFunction) -> dict[str, Any]:
             found[name] = value
     for name in found:
         if name.startswith("_"):
-            raise PlanError(f"a state cannot be called {name!r}. Choose a name that does not start with _")
+            raise PlanError(
+                f"a state cannot be called {name!r}: names that start with _ are private",
+                fix=Fix("state.private", f"Choose another name, such as {name.strip('_') or 'state'}"),
+            )
         if hasattr(ProcessFunction, name) or name == "on_timer":
-            raise PlanError(f"a state cannot be called {name!r}: that is a method of process functions. Choose another name")
+            raise PlanError(
+                f"a state cannot be called {name!r}: that is a method of process functions",
+                fix=Fix("state.method", f"Choose another name, such as {name}_state"),
+            )
     return found
 
 
@@ -256,8 +277,10 @@ def _check_silent(function: ProcessFunction) -> None:
     method = function.on_broadcast  # type: ignore[attr-defined]
     if _gives(method) or row_type(_hints(method).get("return")) is not None:
         raise PlanError(
-            f"{type(function).__name__}.on_broadcast runs on every task, so each would send its rows."
-            " Keep what it learns in a BroadcastState, and send from on_row"
+            f"{type(function).__name__}.on_broadcast runs on every task, so each would send its rows",
+            fix=Fix(
+                "process.on_broadcast", "Keep what it learns in a BroadcastState, and send from the callback of the other input"
+            ),
         )
 
 
@@ -266,7 +289,10 @@ def _callback(function: ProcessFunction, callback: str, input: pa.Schema) -> Cal
     hints = _hints(method)
     parameters = list(inspect.signature(method).parameters)
     if len(parameters) != 2:
-        raise PlanError(f"{type(function).__name__}.{callback} takes a row and a context. Write: def {callback}(self, row, ctx)")
+        raise PlanError(
+            f"{type(function).__name__}.{callback} takes {len(parameters)} arguments, and is given a row and a context",
+            fix=Fix("process.arguments", f"Let it take both: def {callback}(self, row, ctx)"),
+        )
     wanted = getattr(function, "row_hint", None) or hints.get(parameters[0])
     columns, decoder = decoder_for(f"{type(function).__name__}.{callback}", wanted, visible(input))
     return Callback(callback, columns, decoder)
@@ -277,8 +303,8 @@ def _hints(method: Callable[..., Any]) -> dict[str, Any]:
         return typing.get_type_hints(method, include_extras=True)
     except NameError as error:
         raise PlanError(
-            f"cannot read the annotations of {method.__qualname__}: {error}.\n"
-            "  Define the classes they mention at the top level of a module"
+            f"cannot read the annotations of {method.__qualname__}: {error}",
+            fix=Fix("process.hints", "Define the classes they mention at the top level of a module"),
         ) from error
 
 
@@ -291,8 +317,11 @@ def _returned(function: ProcessFunction, callbacks: list[str]) -> list[Any]:
         if returns is ...:
             if _gives(method):
                 raise PlanError(
-                    f"cannot tell what {type(function).__name__}.{callback} sends."
-                    f"\n  Annotate it: def {callback}(self, …) -> Iterator[Alert], or say it: .process(…, schema=Alert)"
+                    f"cannot tell what {type(function).__name__}.{callback} sends",
+                    fix=Fix(
+                        "process.sends",
+                        f"Annotate it, def {callback}(self, …) -> Iterator[Alert], or say it: .process(…, schema=Alert)",
+                    ),
                 )
             continue
         row = row_type(returns)
@@ -301,9 +330,15 @@ def _returned(function: ProcessFunction, callbacks: list[str]) -> list[Any]:
     if len(found) > 1:
         names = ", ".join(getattr(row, "__name__", str(row)) for row in found)
         raise PlanError(
-            f"the callbacks of {type(function).__name__} send different rows: {names}. Use a side output: pen.Output(…)"
+            f"the callbacks of {type(function).__name__} send different rows: {names}",
+            fix=Fix("process.rows", "Send one kind with yield, and others to side outputs: pen.Output(…), ctx.emit(row, to=…)"),
         )
     return found
+
+
+def named(called: str) -> str:
+    """A name for a step, of the name of its class."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_+", "-", called.strip("_")).lower()
 
 
 def _gives(method: Callable[..., Any]) -> bool:

@@ -17,7 +17,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from penstock.errors import PlanError, RowError
+from penstock.errors import Fix, PlanError, RowError
 from penstock.processing.states import VALUE, AggregatingState, State
 from penstock.processing.values import plain_maker
 from penstock.schema import to_array
@@ -107,7 +107,12 @@ def rows_table(rows: list[Any], state: State, keys: tuple[pa.Field, ...]) -> pa.
 def initial_table(source: Any, state: State, keys: tuple[pa.Field, ...]) -> InitialTable:
     """What users may give, checked."""
     if isinstance(state, AggregatingState):
-        raise PlanError(f"state {state.name!r}: an AggregatingState cannot start from a table. Use a ValueState")
+        raise PlanError(
+            f"state {state.name!r}: an AggregatingState cannot start from a table",
+            fix=Fix(
+                "initial.aggregating", "Use a ValueState, or start from the same aggregate of a savepoint: pen.from_savepoint(…)"
+            ),
+        )
     return InitialTable(state, keys, _table(source, state, keys))
 
 

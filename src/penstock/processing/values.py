@@ -8,6 +8,7 @@ dataclass is a dict). Reading makes a new object of it. Changing what came from 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Mapping, Set
 from datetime import UTC, datetime
 from typing import Any
@@ -47,6 +48,16 @@ class ValueType:
         named = copy.copy(self)
         named.plain = plain_maker(self.field, path)
         return named
+
+
+def written(annotation: Any) -> str:
+    """An annotation as a user writes it.
+
+    >>> written(int), written(list[datetime]), written(str | None)
+    ('int', 'list[datetime]', 'str | None')
+    """
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    return re.sub(r"\b(?:[\w<>]+\.)+(?=\w)", "", text)
 
 
 def plain_maker(field: pa.Field, path: str | None = None) -> Convert:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import pyarrow as pa
 
-from penstock.errors import PlanError, RowError
+from penstock.errors import Fix, PlanError, RowError
 from penstock.processing.states.scope import ABSENT, Scope
 from penstock.processing.states.state import VALUE
-from penstock.processing.values import ValueType, stored_values
+from penstock.processing.values import ValueType, stored_values, written
 from penstock.schema import to_array
 
 if TYPE_CHECKING:
@@ -38,7 +38,10 @@ class BroadcastState(Generic[K, V]):
         self.name = ""
         self._key, self._kind = ValueType("key", key), ValueType(VALUE, value)
         if pa.types.is_nested(self._key.field.type) or self._key.field.nullable:
-            raise PlanError(f"keys of a BroadcastState are plain values, and {key} is not. Write: pen.BroadcastState(str, …)")
+            raise PlanError(
+                f"keys of a BroadcastState are plain values, and {written(key)} is not",
+                fix=Fix("broadcast-state.key", f"Write: pen.BroadcastState(str, {written(value)})"),
+            )
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name

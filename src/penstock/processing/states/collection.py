@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.processing.states.scope import ABSENT, Keys
 from penstock.processing.states.state import VALUE, State
-from penstock.processing.values import ValueType, several, stored_values
+from penstock.processing.values import ValueType, several, stored_values, written
 from penstock.schema import to_array
 
 if TYPE_CHECKING:
@@ -112,7 +112,10 @@ class MapState(State, Generic[K, V]):
         super().__init__(ttl, clock)
         self._key, self._kind = ValueType("key", key), ValueType(VALUE, value)
         if pa.types.is_nested(self._key.field.type) or self._key.field.nullable:
-            raise PlanError(f"keys of a MapState are plain values, and {key} is not. Write: pen.MapState(str, …)")
+            raise PlanError(
+                f"keys of a MapState are plain values, and {written(key)} is not",
+                fix=Fix("map-state.key", f"Write: pen.MapState(str, {written(value)})"),
+            )
 
     def _name_types(self) -> None:
         super()._name_types()

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import PlanError, RowError
+from penstock.errors import Fix, PlanError, RowError
 from penstock.expr import Accumulators, Aggregate
 from penstock.processing.states.scope import ABSENT, Keys
 from penstock.processing.states.state import VALUE, State
@@ -43,7 +43,8 @@ class ReducingState(State, Generic[T]):
         super().__init__(ttl, clock)
         if not callable(function):
             raise PlanError(
-                f"a ReducingState needs a function of two values, and got {function!r}. Write: pen.ReducingState(max, int)"
+                f"a ReducingState needs a function of two values, and got {function!r}",
+                fix=Fix("reducing-state.function", "Write: pen.ReducingState(max, int)"),
             )
         self._function, self._kind = function, ValueType(VALUE, type)
 
@@ -101,7 +102,8 @@ class AggregatingState(State, WithResult[T, Result]):
         super().__init__(ttl, clock)
         if not isinstance(aggregate, Aggregate):
             raise PlanError(
-                f'an AggregatingState needs an aggregate, and got {aggregate!r}. Write: pen.AggregatingState(col("value").sum(), int)'
+                f"an AggregatingState needs an aggregate, and got {aggregate!r}",
+                fix=Fix("aggregating-state.aggregate", 'Write: pen.AggregatingState(pen.col("value").sum(), int)'),
             )
         self._whole = is_record_class(type)
         self._kind = ValueType(VALUE, type)

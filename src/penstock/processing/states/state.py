@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import PlanError, RowError
+from penstock.errors import Fix, PlanError, RowError
 from penstock.eventtime import micros
 from penstock.processing.states.scope import ABSENT, Keys, Scope
 from penstock.processing.values import ValueType, stored_values
@@ -40,12 +40,17 @@ class State:
 
     def __init__(self, ttl: Any = None, clock: str | None = None) -> None:
         if clock is not None and clock not in CLOCKS:
-            raise PlanError(f"clock={clock!r} is not known. Write one of {', '.join(map(repr, CLOCKS))}")
+            raise PlanError(
+                f"clock={clock!r} is not known", fix=Fix("state.clock", 'Write: clock="event", or clock="processing"')
+            )
         if clock is not None and ttl is None:
-            raise PlanError("clock= says whose time ttl= is, and there is no ttl=")
+            raise PlanError(
+                "clock= says whose time ttl= is, and there is no ttl=",
+                fix=Fix("state.ttl", 'Leave clock= out, or say both. Write: ttl="1h"'),
+            )
         self.ttl = None if ttl is None else micros(ttl, "ttl")
         if self.ttl is not None and self.ttl <= 0:
-            raise PlanError(f"ttl={ttl!r} would forget everything at once. It must be positive")
+            raise PlanError(f"ttl={ttl!r} would forget everything at once", fix=Fix("state.ttl-positive", 'Write: ttl="1h"'))
         self.clock = clock
         self.name = ""
 
