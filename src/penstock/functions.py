@@ -32,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import Fix, PlanError, RowError
+from penstock.exact import exactly_batch
 from penstock.row import Row, row_of
 from penstock.schema import (
     is_optional,
@@ -126,7 +127,7 @@ class RowFunction:
         origin, results, errors = self._call(values, batch.num_rows, attempts)
         if self.kind == "filter":
             rows = batch.select(self.output.names).take(pa.array(origin, pa.int64()))
-            return Applied(rows.cast(self.output), np.array(origin, dtype=np.int64), errors)
+            return Applied(exactly_batch(rows, self.output), np.array(origin, dtype=np.int64), errors)
         return self.fit(origin, results, errors)
 
     def arguments(self, batch: pa.RecordBatch) -> list[tuple[Any, Exception | None]]:

@@ -6,7 +6,7 @@ used inside; the others are ways to write it down.
 1. A Python type means one Arrow type (`int` is int64, `datetime` is timestamp in µs UTC). `T | None` may be
    null, everything else may not. `Annotated[int, pa.int32()]` says the Arrow type exactly.
 2. Type names in text are Spark's: `int` has 32 bits, `bigint` 64. A column of DDL may be null unless it says
-   not.
+   not, and so may what is inside: `array<string not null>`.
 3. Columns whose names start with `__` are Penstock's own, so users cannot declare them.
 4. A value that does not fit its field is refused by `to_array`, never turned into null, cut or wrapped.
 """
@@ -31,6 +31,7 @@ from penstock.errors import Fix, PlanError, RowError
 
 __all__ = [
     "HIDDEN",
+    "field_text",
     "is_hidden",
     "is_optional",
     "is_record_class",
@@ -297,7 +298,7 @@ class _Ddl:
         word = self._word("a type").lower()
         match word:
             case "array":
-                return pa.list_(self._bracketed(self.type))
+                return pa.list_(self._bracketed(lambda: self._item("item")))
             case "map":
                 return self._bracketed(self._map)
             case "struct":
@@ -322,19 +323,23 @@ class _Ddl:
     def _column(self) -> pa.Field:
         name = self._word("a column name").strip("`")
         self._take(":")
-        found = self.type()
-        if self._take("not"):
-            if not self._take("null"):
-                raise self._error("expected 'null' after 'not'")
-            return pa.field(name, found, nullable=False)
-        self._take("null")
-        return pa.field(name, found)
+        return pa.field(name, self.type(), nullable=not self._not_null())
 
     def _map(self) -> pa.DataType:
         key = self.type()
         if not self._take(","):
             raise self._error("a map has a key and a value: map<string, bigint>")
-        return pa.map_(key, self.type())
+        return pa.map_(key, self._item("value"))
+
+    def _item(self, name: str) -> pa.Field:
+        """What a list or map holds. Spark's DDL has no "not null" here, but its types have."""
+        return pa.field(name, self.type(), nullable=not self._not_null())
+
+    def _not_null(self) -> bool:
+        found = self._take("not")
+        if found and not self._take("null"):
+            raise self._error("expected 'null' after 'not'")
+        return found or (self._take("null") and False)
 
     def _struct(self) -> pa.DataType:
         fields = [self._column()]
@@ -362,7 +367,7 @@ class _Ddl:
             raise self._error("expected numbers in parentheses, as in decimal(10,2)")
         return numbers
 
-    def _bracketed(self, inner: Callable[[], pa.DataType]) -> pa.DataType:
+    def _bracketed(self, inner: Callable[[], Any]) -> Any:
         if not self._take("<"):
             raise self._error("expected '<', as in array<string>")
         found = inner()
@@ -393,9 +398,9 @@ def type_name(found: pa.DataType) -> str:
     if pa.types.is_decimal(found):
         return f"decimal({found.precision},{found.scale})"
     if pa.types.is_list(found) or pa.types.is_large_list(found):
-        return f"array<{type_name(found.value_type)}>"
+        return f"array<{field_text(found.value_field)}>"
     if pa.types.is_map(found):
-        return f"map<{type_name(found.key_type)}, {type_name(found.item_type)}>"
+        return f"map<{type_name(found.key_type)}, {field_text(found.item_field)}>"
     if pa.types.is_struct(found):
         return f"struct<{', '.join(_field_text(field, ': ') for field in found)}>"
     if pa.types.is_dictionary(found):
@@ -409,9 +414,14 @@ def schema_text(schema: pa.Schema) -> str:
     return ", ".join(_field_text(field, " ") for field in visible(schema))
 
 
+def field_text(field: pa.Field) -> str:
+    """The type of a column, with what it says of null: 'array<string not null> not null'."""
+    return type_name(field.type) + ("" if field.nullable else " not null")
+
+
 def _field_text(field: pa.Field, between: str) -> str:
     name = field.name if re.fullmatch(r"\w+", field.name) else f"`{field.name}`"
-    return f"{name}{between}{type_name(field.type)}" + ("" if field.nullable else " not null")
+    return f"{name}{between}{field_text(field)}"
 
 
 def to_array(values: Sequence[Any], field: pa.Field) -> pa.Array:

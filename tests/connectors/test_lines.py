@@ -111,9 +111,50 @@ def test_dates_decimals_and_nested_values_are_read(tmp_path: Path) -> None:
     data = b'{"d": "2026-11-15", "m": "1.50", "l": [1, 2], "s": {"x": "a"}}\n{"m": 12345678901234567.25, "s": {}}\n'
     seen = json_of(tmp_path, data, "d date, m decimal(20,2), l array<bigint>, s struct<x: string not null>")
     assert seen.rows == [{"d": date(2026, 11, 15), "m": Decimal("1.50"), "l": [1, 2], "s": {"x": "a"}}]
-    assert "'s' is struct" in seen.bad[0].error
-    with pytest.raises(ConfigError, match="map"):
-        json_of(tmp_path, b'{"a": {}}\n', "a map<string, string>")
+    assert "'s.x' is not null" in seen.bad[0].error
+
+
+def test_an_object_can_be_a_map(tmp_path: Path) -> None:
+    data = b'{"m": {"a": 1, "b": null, "a": 2}}\n{"m": {"c": "x"}}\n{"m": [["a", 1]]}\n{}\n'
+    seen = json_of(tmp_path, data, "m map<string, bigint>")
+    assert seen.rows == [{"m": [("a", 2), ("b", None)]}, {"m": None}]
+    assert ["'m[]' is bigint" in seen.bad[0].error, "'m' is map" in seen.bad[1].error] == [True, True]
+    with pytest.raises(ConfigError, match="keys in JSON are text, not int64"):
+        json_of(tmp_path, b'{"m": {}}\n', "m map<bigint, string>")
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "-NaN", "Inf", "1e400", "-1e400", '"nan"', '"1.5"', "1" * 400])
+def test_what_is_no_finite_number_is_a_bad_record(tmp_path: Path, text: str) -> None:
+    lines = [f'{{"x": {value}, "y": "{value}"}}\n' for value in ("1.5", "2")]
+    bad = f'{{"x": {text}, "y": ""}}\n'
+    for data in (bad, "".join([*lines, bad, *lines]), "".join(lines * 900 + [bad] + lines * 900)):
+        seen = json_of(tmp_path, data.encode(), "x double, y string")
+        assert [found.record for found in seen.bad] == [bad.rstrip()]
+        assert len(seen.rows) == data.count("\n") - 1
+        assert {row["x"] for row in seen.rows} <= {1.5, 2.0}
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_a_word_that_is_no_number_is_bad_also_where_nobody_looks(tmp_path: Path, word: str) -> None:
+    text = f'"x {word}, y": ":{word}"'
+    data = "".join(f'{{"n": 1, {text}, "more": {value}}}\n' for value in ("0", word, "1e400"))
+    seen = json_of(tmp_path, data.encode(), "n bigint")
+    assert seen.rows == [{"n": 1}, {"n": 1}]
+    assert [found.error for found in seen.bad] == [f"not JSON: {word} is no number"]
+
+
+def test_the_texts_that_spark_writes_for_numbers_that_are_none_are_read(tmp_path: Path) -> None:
+    data = b'{"x": "NaN"}\n{"x": 1}\n{"x": "Infinity"}\n{"x": "-Infinity"}\n'
+    assert str(json_of(tmp_path, data, "x double").rows) == "[{'x': nan}, {'x': 1.0}, {'x': inf}, {'x': -inf}]"
+
+
+@pytest.mark.parametrize("text", ["\\ud800", "\\uDC00", "a\\ud83dx", "\\ude00\\ud83d"])
+def test_half_of_a_character_makes_a_bad_record(tmp_path: Path, text: str) -> None:
+    lines = [f'{{"n": 1, "word": "{text}"}}', f'{{"n": 1, "more": ["{text}"]}}', f'{{"n": 1, "{text}": 1}}']
+    seen = json_of(tmp_path, "".join(f'{line}\n{{"n": 2, "word": "\\ud83d\\ude00"}}\n' for line in lines).encode())
+    assert seen.rows == [{"n": 2, "word": "😀"}] * 3
+    assert [found.record for found in seen.bad] == lines
+    assert all(found.error.startswith("not Unicode: \\u") for found in seen.bad)
 
 
 def test_the_rows_of_several_blocks_come_as_one_batch_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,3 +68,10 @@ def test_a_value_that_does_not_fit_is_named_with_source_row_and_column() -> None
     with pytest.raises(RowError) as caught:
         sources.memory([{"n": 1}, {"n": "two"}], schema="n bigint", name="orders")
     assert str(caught.value) == "source 'orders', row 2: n: expected bigint, and found str"
+
+
+def test_a_table_with_a_null_inside_where_the_schema_has_none_is_refused_by_row_and_column() -> None:
+    table = pa.table({"n": [1, 2], "words": [["a"], ["b", None]]})
+    assert read(sources.memory(table, schema="n bigint, words array<string>")).rows[1]["words"] == ["b", None]
+    with pytest.raises(ConfigError, match="null in row 1, column 'words', which is array<string not null>"):
+        sources.memory(table, schema="n bigint, words array<string not null>")

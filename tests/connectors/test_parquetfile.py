@@ -11,9 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock import sources
 from penstock.connectors.connector import Bound
 from penstock.connectors.parquetfile import COMPARISONS, ParquetReader
 from penstock.schema import to_schema
+
+from .reading import read
 
 SCHEMA = to_schema("n bigint, word string")
 NUMBERS = st.none() | st.integers(-3, 12)
@@ -89,3 +92,13 @@ def test_a_position_within_a_group_that_is_of_no_use_any_more_goes_on_behind_it(
     path = file_of(tmp_path, [{"n": n, "word": "x"} for n in range(20)], 10)
     pieces = rows_of(ParquetReader(path, "a", [0, 5], SCHEMA, (Bound("n", ">", 15),)))
     assert [row["n"] for _, piece in pieces for row in piece] == list(range(10, 20))
+
+
+def test_a_null_inside_a_record_where_the_schema_has_none_makes_a_bad_record(tmp_path: Path) -> None:
+    rows = [{"bid": {"price": 1}}, {"bid": None}, {"bid": {"price": None}}, {"bid": {"price": 2}}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    seen = read(sources.files(tmp_path / "a.parquet", schema="bid struct<price: bigint not null>"))
+    assert seen.rows == [rows[0], rows[1], rows[3]]
+    assert [(bad.position["offset"], bad.error) for bad in seen.bad] == [
+        ([0, 2], "null in a column, or in a field inside it, that is not null")
+    ]

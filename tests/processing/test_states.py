@@ -110,9 +110,9 @@ def test_lists_and_maps_of_classes_with_maps_are_written_again_after_they_were_r
 
 def test_a_list_is_not_made_of_a_text_or_a_set() -> None:
     bench = Bench(pen.ListState(str), name="words")
-    with pytest.raises(RowError, match="words: expected array<string>, and found str 'abc'"):
+    with pytest.raises(RowError, match="words: expected array<string not null>, and found str 'abc'"):
         bench.at(0).extend("abc")
-    with pytest.raises(RowError, match="words: expected array<string>, and found set"):
+    with pytest.raises(RowError, match="words: expected array<string not null>, and found set"):
         bench.at(0).set({"a"})
     with pytest.raises(RowError, match="words: expected string, and found int 1"):
         bench.at(0).append(1)

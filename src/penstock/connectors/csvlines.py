@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pv
 
-from penstock.connectors.fileformat import Undecodable, has_forbidden_null
+from penstock.connectors.fileformat import Undecodable
 from penstock.connectors.lines import LineDecoder, line_breaks
 from penstock.errors import ConfigError, StorageError
 
@@ -67,13 +68,18 @@ class CsvLines(LineDecoder):
             values = table.column(field.name)
             if not field.nullable and values.null_count and pa.types.is_string(field.type):
                 values = pc.fill_null(values, "")
-            if has_forbidden_null(values, field):
+            if not field.nullable and values.null_count:
                 raise Undecodable(f"column {field.name!r} is not null, and there is no value for it")
             arrays.append(values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def one(self, line: bytes) -> pa.RecordBatch:
-        return self.many(line)  # refused again; there is no second reading of a line
+    def apart(self, lines: Sequence[bytes]) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """There is no second reading of a line: it is refused again, and now told why."""
+        assert len(lines) == 1, "more are halved"
+        try:
+            return self.many(lines[0] + b"\n"), {}
+        except Undecodable as error:
+            return pa.RecordBatch.from_pylist([], schema=self.schema), {0: str(error)}
 
     def strip(self, line: bytes) -> bytes:
         return line.removesuffix(b"\r")

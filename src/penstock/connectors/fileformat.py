@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.connectors.connector import BadRecord, Json
 
-__all__ = ["FileReader", "Piece", "Undecodable", "check_utf8", "has_forbidden_null", "pick"]
+__all__ = ["FileReader", "Piece", "Undecodable", "check_utf8", "pick"]
 
 
 class Undecodable(Exception):
@@ -64,18 +64,3 @@ def check_utf8(block: bytes) -> None:
         block.decode("utf-8")
     except UnicodeDecodeError as error:
         raise Undecodable(f"not UTF-8: {error.reason} at byte {error.start}") from error
-
-
-def has_forbidden_null(values: pa.Array | pa.ChunkedArray, field: pa.Field) -> bool:
-    """Whether there is a null where `field` says "not null", also inside structs."""
-    if not field.nullable and values.null_count:
-        return True
-    if not pa.types.is_struct(field.type):
-        return False
-    chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-    for chunk in chunks:
-        present = chunk.drop_null()
-        for index, child in enumerate(field.type):
-            if has_forbidden_null(present.field(index), child):
-                return True
-    return False

@@ -27,6 +27,7 @@ import pyarrow as pa
 from penstock.connectors.connector import Began, Chunk, Json, Reader, Source, SourceContext
 from penstock.connectors.memory import as_dict, column_of
 from penstock.errors import ConfigError, Fix, RowError
+from penstock.exact import exactly
 from penstock.names import check_name
 from penstock.schema import to_schema
 
@@ -209,7 +210,7 @@ def _array(values: Any, each: pa.Field, count: int, name: str) -> pa.Array:
         array = values if isinstance(values, pa.Array) else pa.array(values)
         encoded = pa.types.is_dictionary(array.type) and array.type.value_type == each.type
         if array.type != each.type and not encoded:
-            array = array.cast(each.type)
+            array = exactly(array, each.type)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise ConfigError(f"source {name!r}: column {each.name!r} is not {each.type}: {error}") from error
     if len(array) != count:

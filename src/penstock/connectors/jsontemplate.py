@@ -17,6 +17,7 @@ fields are where the template says. Nothing else is assumed: a line that fits no
    UTF-8. Lines with backslashes and control characters are never tried; UTF-8 is the caller's business.
 3. In the place of a number, `true`, `false` or `null` any of these may stand.
 4. Only values of wanted columns are made into Arrow arrays; the others are checked where they stand.
+5. A record inside a record is there in all lines of a template, or in none. What is in a list has no place of its own.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.connectors.digits import numbers
+from penstock.connectors.jsonblock import read_leaf
 from penstock.connectors.jsonlayout import Layout
 from penstock.connectors.linemarks import Lines, Pieces, Places, Spans
+from penstock.exact import exactly
 
 __all__ = ["Template"]
 
@@ -44,12 +47,16 @@ _INTEGER = r"^-?(0|[1-9][0-9]*)$"
 _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 _WORDS = ["true", "false", "null"]
 
+Path = tuple[str, ...]
+_NOTHING = pa.field("null", pa.null())
+"""What stands in the place of a record that is null."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Value:
     """A value's place: from `before` bytes behind one mark to `behind` bytes before the next."""
 
-    column: str | None  # None: not wanted
+    path: Path | None  # the names of the fields it is in, from a column down; None: not wanted
     text: bool
     mark: int
     before: int
@@ -59,9 +66,13 @@ class _Value:
 class Template:
     """What lines have in common. `learn` makes it."""
 
-    def __init__(self, constants: list[bytes], values: list[_Value], marks: int, schema: pa.Schema) -> None:
+    def __init__(
+        self, constants: list[bytes], values: list[_Value], marks: int, schema: pa.Schema, records: frozenset[Path]
+    ) -> None:
         assert len(constants) == len(values) + 1, "a constant text before, between and behind values"
         self._schema = schema
+        self._fields = _fields(schema)
+        self._records = records
         self._quotes = marks - 2
         # A constant text reaches from where a value ends, or the line's start, to where the next starts, or the line's end.
         from_marks = [0, *(value.mark + 1 for value in values)]
@@ -73,7 +84,7 @@ class Template:
         self._around = np.array([value.before + value.behind for value in values], np.int64)
         self._between = np.array([len(c) + a - b for c, a, b in zip(constants, from_bytes, to_bytes)])
         # Values that are looked at: the wanted ones, and what is no text.
-        looked_at = [number for number, value in enumerate(values) if value.column is not None or not value.text]
+        looked_at = [number for number, value in enumerate(values) if value.path is not None or not value.text]
         self._values = [values[number] for number in looked_at]
         self._value_marks = np.array([mark for value in self._values for mark in (value.mark, value.mark + 1)], np.int64)
         self._value_bytes = np.array([byte for value in self._values for byte in (value.before, -value.behind)], np.int64)
@@ -91,8 +102,7 @@ class Template:
         between, texts = parts[0::2], parts[1::2]
         constants: list[bytes] = []
         values: list[_Value] = []
-        keys: list[str] = []
-        depth = 0
+        outline = _Outline()
         constant = b""
         for number, structure in enumerate(between):
             found = _BETWEEN_TEXTS.fullmatch(structure)
@@ -100,29 +110,29 @@ class Template:
                 return None
             left, scalar, right = found.groups()
             constant += left
-            depth += _opened(left)
+            outline.go(left)
             if scalar is not None:
-                values.append(_Value(keys[-1] if depth == 1 else None, False, 2 * number, len(left) + 1, len(right)))
+                values.append(_Value(outline.value(), False, 2 * number, len(left) + 1, len(right)))
                 constants.append(constant)
                 constant = right
-                depth += _opened(right)
+                outline.go(right)
             if number == len(texts):
                 break
             constant += b'"'
             if between[number + 1].lstrip(b" ").startswith(b":"):
                 constant += texts[number]
-                if depth == 1:
-                    keys.append(texts[number].decode())
+                outline.key(texts[number].decode())
             else:
-                values.append(_Value(keys[-1] if depth == 1 else None, True, 2 * number + 1, 1, 0))
+                values.append(_Value(outline.value(), True, 2 * number + 1, 1, 0))
                 constants.append(constant)
                 constant = b""
             constant += b'"'
         constants.append(constant)
-        values = [value if value.column in schema.names else replace(value, column=None) for value in values]
-        if not texts or len(set(keys)) < len(keys) or not _serves(schema, keys, values):
+        wanted = _fields(schema)
+        values = [value if value.path in wanted else replace(value, path=None) for value in values]
+        if not texts or outline.twice or not all(_serves(field, (field.name,), outline, values) for field in schema):
             return None
-        return Template(constants, values, 2 * len(texts) + 2, schema)
+        return Template(constants, values, 2 * len(texts) + 2, schema, frozenset(outline.records))
 
     def decode(self, block: Lines, lines: Places) -> tuple[Places, pa.RecordBatch]:
         """Those of these lines that fit, and their rows. Raises ArrowInvalid if a value fits JSON, but not its column."""
@@ -139,7 +149,7 @@ class Template:
         made: list[pa.Array] = []
         fits = np.ones(len(lines), bool)
         for value, each in zip(self._values, found):
-            field = None if value.column is None else self._schema.field(value.column)
+            field = None if value.path is None else self._fields[value.path]
             pieces = block.alike(each) if isinstance(each, Spans) else each
             whole = numbers(pieces) if pieces is not None and not value.text and _whole(field) else None
             if whole is not None:
@@ -155,9 +165,18 @@ class Template:
         if not fits.all():
             mask = pa.array(fits)
             lines, made = lines[fits], [each.filter(mask) for each in made]
-        columns = {v.column: _array(each, v, self._schema.field(v.column)) for v, each in zip(self._values, made) if v.column}
-        arrays = [columns[field.name] if field.name in columns else pa.nulls(len(lines), field.type) for field in self._schema]
+        found_at = {v.path: _array(each, v, self._fields[v.path]) for v, each in zip(self._values, made) if v.path}
+        arrays = [self._column(field, (field.name,), found_at, len(lines)) for field in self._schema]
         return lines, pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _column(self, field: pa.Field, path: Path, found: dict[Path, pa.Array], rows: int) -> pa.Array:
+        """The values of a field: as they were found, or made of those inside it."""
+        if path in found and not pa.types.is_struct(field.type):
+            return found[path]
+        if path not in self._records:
+            return exactly(pa.nulls(rows, field.type), field.type)
+        parts = [self._column(inner, (*path, inner.name), found, rows) for inner in field.type]
+        return pa.StructArray.from_arrays(parts, fields=list(field.type))
 
     def _fitting(self, block: Lines, lines: Places) -> tuple[Places, list[Pieces | Spans]]:
         """Those of these lines that have the constant texts, by where their quotes are, and the values looked at."""
@@ -184,25 +203,68 @@ def _any(wrong: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     return np.any(wrong, axis=1, out=none) if wrong.any() else none
 
 
-def _opened(structure: bytes) -> int:
-    """How much deeper the nesting is behind these brackets."""
-    return structure.count(b"{") + structure.count(b"[") - structure.count(b"}") - structure.count(b"]")
+class _Outline:
+    """Where one is in a line: which records and lists are open, and which fields stand where."""
+
+    def __init__(self) -> None:
+        self.fields: set[Path] = set()  # all that are in records, however deep, but not in lists
+        self.records: set[Path] = set()  # those of them that hold a record
+        self.twice = False  # whether a field stands twice in one record
+        self._open: list[Path | None] = []  # None: a list, or something in a list
+        self._at: Path | None = ()  # the field whose value comes next
+
+    def go(self, structure: bytes) -> None:
+        """On, past these brackets."""
+        for char in structure:
+            if char == ord("{"):
+                self._open.append(self._at)
+                if self._at is not None:
+                    self.records.add(self._at)
+            elif char == ord("["):
+                self._open.append(None)
+                self._at = None
+            elif char in b"}]":
+                self._open.pop()
+                if self._open and self._open[-1] is None:
+                    self._at = None
+
+    def key(self, name: str) -> None:
+        """A field begins."""
+        record = self._open[-1]
+        self._at = None if record is None else (*record, name)
+        if self._at is not None:
+            self.twice |= self._at in self.fields
+            self.fields.add(self._at)
+
+    def value(self) -> Path | None:
+        """The field whose value stands here; None: in a list."""
+        return self._at
 
 
-def _serves(schema: pa.Schema, keys: list[str], values: list[_Value]) -> bool:
-    """Whether every column is made from one value, of a kind that is known here, or stands nowhere and may be null."""
-    places: dict[str, list[bool]] = {}
-    for value in values:
-        if value.column is not None:
-            places.setdefault(value.column, []).append(value.text)
+def _fields(schema: pa.Schema) -> dict[Path, pa.Field]:
+    """What may stand in the places of columns, and inside them; a record is made of what is inside, so in its place stands nothing."""
+    found: dict[Path, pa.Field] = {}
+
+    def add(field: pa.Field, path: Path) -> None:
+        found[path] = _NOTHING if pa.types.is_struct(field.type) else field
+        for inner in field.type if pa.types.is_struct(field.type) else ():
+            add(inner, (*path, inner.name))
+
     for field in schema:
-        kinds = places.get(field.name, [])
-        if field.name not in keys:
-            if not field.nullable:
-                return False
-        elif len(kinds) != 1 or not (_from_text(field.type) if kinds[0] else _from_scalar(field.type)):
-            return False
-    return True
+        add(field, (field.name,))
+    return found
+
+
+def _serves(field: pa.Field, path: Path, outline: _Outline, values: list[_Value]) -> bool:
+    """Whether a field is made from one value, of a kind that is known here, or stands nowhere and may be null."""
+    if path not in outline.fields:
+        return bool(field.nullable)
+    if path in outline.records:
+        return pa.types.is_struct(field.type) and all(_serves(f, (*path, f.name), outline, values) for f in field.type)
+    kinds = [value.text for value in values if value.path == path]
+    if pa.types.is_struct(field.type):
+        return kinds == [False] and bool(field.nullable)
+    return len(kinds) == 1 and (_from_text(field.type) if kinds[0] else _from_scalar(field.type))
 
 
 def _from_text(kind: pa.DataType) -> bool:
@@ -237,6 +299,8 @@ def _whole(field: pa.Field | None) -> bool:
 
 def _valid(texts: pa.Array, field: pa.Field | None) -> npt.NDArray[np.bool_]:
     """Which of these, found outside quotes, are values of JSON and, if they are wanted, of the kind their column needs."""
+    if field is _NOTHING:
+        return np.asarray(pc.equal(texts, "null"))
     if field is not None and pa.types.is_boolean(field.type):
         return np.asarray(pc.is_in(texts, pa.array(_WORDS if field.nullable else _WORDS[:2])))
     # Mostly these are digits alone, which is found out ten times faster than by the pattern.
@@ -252,6 +316,8 @@ def _valid(texts: pa.Array, field: pa.Field | None) -> npt.NDArray[np.bool_]:
 
 def _array(texts: pa.Array, value: _Value, field: pa.Field) -> pa.Array:
     """The values of a column, from texts or from whole numbers, converted as the exact decoder does it."""
+    if field is _NOTHING:
+        return texts
     if pa.types.is_int64(texts.type):
         return texts.cast(field.type)
     if value.text:
@@ -262,4 +328,4 @@ def _array(texts: pa.Array, value: _Value, field: pa.Field) -> pa.Array:
         return pc.equal(texts, "true")
     if pa.types.is_timestamp(field.type):
         return texts.cast(pa.int64()).cast(field.type)
-    return texts.cast(field.type)
+    return read_leaf(texts, field.type)

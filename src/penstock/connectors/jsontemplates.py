@@ -4,7 +4,8 @@ Lines with optional fields, or with null where others have a text, have several 
 What fits none of them is decoded exactly, and comes back in its place.
 
 1. The result is what the exact decoder alone would give. Only how fast it comes depends on templates.
-2. If few lines fit, the next blocks are decoded exactly without a try: a stream of another kind loses next to nothing.
+2. If few lines fit, the next blocks are decoded exactly without a try: a stream of another kind loses next to nothing. Lines with
+   records in them have so many quotes that one template must do: to tell the lines of several apart takes longer than to read them.
 """
 
 from __future__ import annotations
@@ -36,16 +37,22 @@ class Templates:
         self._schema = schema
         self._known: list[Template] = []
         self._without = 0  # how many blocks to leave alone
+        self._nested = any(map(pa.types.is_nested, schema.types))
 
     def decode(self, block: bytes, exactly: Callable[[bytes], pa.RecordBatch]) -> pa.RecordBatch:
         """A row for each line of `block`. `exactly` decodes any lines, or raises; so does this where they are not UTF-8."""
         if self._without or len(block) < BYTES_MIN:
             self._without -= bool(self._without)
             return exactly(block)
+        if self._nested and not self._known and not self._alike(block):
+            self._without = BLOCKS_WITHOUT
+            return exactly(block)
         lines = Lines(block)
         if not lines.ascii:
             check_utf8(block)
         parts, rest = self._fitting(lines)
+        if self._nested and (len(rest) or len(parts) > 1):
+            self._without, self._known = BLOCKS_WITHOUT, []
         if 2 * len(rest) > len(lines):
             self._without = BLOCKS_WITHOUT
             return exactly(block)
@@ -55,6 +62,12 @@ class Templates:
             return parts[0][1]
         order = np.argsort(np.concatenate([numbers for numbers, _ in parts]))
         return pa.concat_batches([rows for _, rows in parts]).take(pa.array(order))
+
+    def _alike(self, block: bytes) -> bool:
+        """Whether the first lines have one template."""
+        start = block[:BYTES_MIN]
+        parts, rest = self._fitting(Lines(start[: start.rfind(b"\n") + 1] or block))
+        return len(parts) == 1 and not len(rest)
 
     def _fitting(self, lines: Lines) -> tuple[list[Part], Places]:
         """What fits templates, known ones or new ones, and the numbers of the other lines."""

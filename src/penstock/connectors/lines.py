@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import abc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from penstock.connectors.connector import BadRecord
 from penstock.connectors.fileformat import FileReader, Piece, Undecodable
+from penstock.connectors.linemarks import seldom
 from penstock.errors import StorageError
 
 __all__ = ["LineDecoder", "LineFile", "line_breaks"]
@@ -42,21 +43,25 @@ BOM = b"\xef\xbb\xbf"
 
 def line_breaks(block: bytes) -> npt.NDArray[np.int64]:
     """Where the line breaks stand in `block`. Several times faster than bytes.count or split."""
-    return np.flatnonzero(np.frombuffer(block, np.uint8) == 0x0A)
+    return seldom(np.frombuffer(block, np.uint8) == 0x0A)
 
 
 class LineDecoder(abc.ABC):
     """Turns lines into rows of `schema`."""
 
     schema: pa.Schema
+    lines_apart: int = 1
+    """So many lines that `many` refused are decoded apart; more are halved first."""
 
     @abc.abstractmethod
     def many(self, block: bytes) -> pa.RecordBatch:
         """`block` is one or more lines, each ended by a line break: exactly one row each, or Undecodable."""
 
     @abc.abstractmethod
-    def one(self, line: bytes) -> pa.RecordBatch:
-        """A single line that `many` refused: one row after all, or Undecodable saying why."""
+    def apart(self, lines: Sequence[bytes]) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """Lines that `many` refused, without their line breaks: the rows of those that are good after all, and what is wrong with
+        the others, by their number. A line that `many` takes becomes the same row here.
+        """
 
     @abc.abstractmethod
     def strip(self, line: bytes) -> bytes:
@@ -244,13 +249,13 @@ def _decode(decoder: LineDecoder, data: bytes, offset: int, name: str) -> _Block
 
 def _decode_apart(decoder: LineDecoder, block: bytes, offset: int, end: int, name: str) -> _Block:
     """The block holds blank or bad lines: decode what can be decoded, in runs as long as possible."""
-    lines: list[tuple[int, int, bytes]] = []  # offset, offset behind, stripped line with its break
+    lines: list[tuple[int, int, bytes]] = []  # offset, offset behind, stripped line
     at = offset
     for line in block.split(b"\n")[:-1]:
         behind = min(at + len(line) + 1, end)
         stripped = decoder.strip(line)
         if stripped:
-            lines.append((at, behind, stripped + b"\n"))
+            lines.append((at, behind, stripped))
         at = behind
     batches: list[pa.RecordBatch] = []
     ends: list[int] = []
@@ -262,32 +267,24 @@ def _decode_apart(decoder: LineDecoder, block: bytes, offset: int, end: int, nam
             continue
         run = lines[low:high]
         try:
-            if len(run) == 1:
-                batches.append(_single(decoder, run[0][2]))
-            else:
-                batches.append(decoder.many(b"".join(line for _, _, line in run)))
-            ends.extend(behind for _, behind, _ in run)
-        except Undecodable as error:
-            if len(run) == 1:
-                bad.append((run[0][1], _bad(name, run[0][0], str(error), run[0][2].rstrip(b"\n"))))
-            else:
+            batches.append(decoder.many(b"".join(line + b"\n" for _, _, line in run)))
+            faults: dict[int, str] = {}
+        except Undecodable:
+            if len(run) > decoder.lines_apart:
                 middle = (low + high) // 2
-                todo += [
-                    (middle, high),
-                    (low, middle),
-                ]  # the earlier half is popped first: rows stay in order
+                todo += [(middle, high), (low, middle)]  # the earlier half is popped first: rows stay in order
+                continue
+            rows, faults = decoder.apart([line for _, _, line in run])
+            batches.append(rows)
+        for number, (start, behind, line) in enumerate(run):
+            if number in faults:
+                bad.append((behind, _bad(name, start, faults[number], line)))
+            else:
+                ends.append(behind)
     table = pa.Table.from_batches(batches, schema=decoder.schema).combine_chunks()
     batch = (table.to_batches() or [pa.RecordBatch.from_pylist([], schema=decoder.schema)])[0]
     assert batch.num_rows == len(ends), "one offset per row"
     return _Block(batch, end, lambda: np.asarray(ends, np.int64), bad)
-
-
-def _single(decoder: LineDecoder, line: bytes) -> pa.RecordBatch:
-    # `many` first, so that a line means the same alone and among others.
-    try:
-        return decoder.many(line)
-    except Undecodable:
-        return decoder.one(line)
 
 
 def _bad(name: str, offset: int, error: str, line: bytes) -> BadRecord:

@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from penstock.connectors.connector import Chunk, Json, Reader, Source, SourceContext
 from penstock.errors import ConfigError, RowError
+from penstock.exact import exactly, one_array, seen_nulls
 from penstock.names import check_name
-from penstock.schema import to_array, to_schema
+from penstock.schema import field_text, to_array, to_schema
 
 __all__ = ["Memory", "memory"]
 
@@ -73,10 +74,18 @@ def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise ConfigError(f"the table has no column {missing[0]!r}. Its columns: {', '.join(table.column_names)}")
-    try:
-        return table.select(schema.names).cast(schema)
-    except (pa.ArrowException, ValueError) as error:
-        raise ConfigError(f"the table does not fit its schema: {error}") from error
+    columns = []
+    for each in schema:
+        column = one_array(table.column(each.name))
+        bad = seen_nulls(column, each)
+        if bad is not None:
+            row = int(np.flatnonzero(bad)[0])
+            raise ConfigError(f"the table has a null in row {row}, column {each.name!r}, which is {field_text(each)}")
+        try:
+            columns.append(exactly(column, each.type))
+        except (pa.ArrowException, ValueError) as error:
+            raise ConfigError(f"the table does not fit its schema: column {each.name!r}: {error}") from error
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _table_of(rows: list[Any], schema: Any, name: str) -> pa.Table:

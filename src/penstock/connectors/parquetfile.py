@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from penstock.connectors.connector import BadRecord, Bound, Json
 from penstock.connectors.fileformat import FileReader, Piece
 from penstock.errors import CorruptError, StorageError
+from penstock.exact import exactly, exactly_batch, nullable, seen_nulls
 
 __all__ = ["ParquetReader", "file_schema"]
 
@@ -115,7 +116,7 @@ class ParquetReader(FileReader):
             if isinstance(values, pa.ChunkedArray):  # more than 2 GiB of text stays in pieces
                 values = pa.concat_arrays(values.chunks)
             try:
-                arrays.append(values if values.type == field.type else values.cast(field.type))
+                arrays.append(values if values.type == field.type else exactly(values, nullable(field.type)))
             except pa.ArrowException as error:
                 raise StorageError(
                     f"column {field.name!r} of {self.name!r} is {values.type} and does not fit {field.type}: {error}"
@@ -126,14 +127,15 @@ class ParquetReader(FileReader):
     def _without_nulls(self, batch: pa.RecordBatch, group: int, first: int) -> Piece:
         bad = np.zeros(batch.num_rows, bool)
         for field, values in zip(self._schema, batch.columns):
-            if not field.nullable and values.null_count:
-                bad |= np.asarray(values.is_null())
+            found = seen_nulls(values, field)
+            if found is not None:
+                bad |= found
         if not bad.any():
-            return Piece(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
+            return Piece(exactly_batch(batch, self._schema))
         records = tuple(
             BadRecord(
                 {"file": self.name, "offset": [group, first + int(row)]},
-                "null in a column that is not null",
+                "null in a column, or in a field inside it, that is not null",
                 str(batch.slice(int(row), 1).to_pylist()[0])[:SAMPLE_CHARS],
             )
             for row in np.flatnonzero(bad)
@@ -141,7 +143,7 @@ class ParquetReader(FileReader):
         good = batch.filter(pc.invert(pa.array(bad)))
         if not good.num_rows:
             return Piece(None, records)
-        return Piece(pa.RecordBatch.from_arrays(good.columns, schema=self._schema), records)
+        return Piece(exactly_batch(good, self._schema), records)
 
 
 def useful_groups(file: pq.ParquetFile, path: Path, bounds: tuple[Bound, ...], schema: pa.Schema) -> frozenset[int]:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.exact import exactly
 from penstock.expr.ordering import decoded, ordinals
 from penstock.expr.promote import TIMESTAMP
 from penstock.expr.segments import Bools, Ints, Segments, take_rows
@@ -152,7 +153,8 @@ class Edge(Slots):
         self._last, self._timed, self._ignore_nulls = last, timed, ignore_nulls
 
     def partial(self, rows: Rows) -> list[pa.Array]:
-        values = decoded(rows.inputs[0]).cast(self.fields[0].type, safe=False)
+        values, kind = decoded(rows.inputs[0]), self.fields[0].type
+        values = exactly(values, kind) if pa.types.is_nested(kind) else values.cast(kind, safe=False)
         segments = rows.segments.known(values) if self._ignore_nulls else rows.segments
         if not self._timed:
             return self._chosen(values, pa.repeat(pa.scalar(True), len(values)), segments)

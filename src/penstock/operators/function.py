@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import RowError
+from penstock.exact import exactly, settled
 from penstock.functions import Applied, RowFunction
 from penstock.operators.operator import MAIN, Errors, Operator, Origin, Out
 from penstock.operators.project import with_deletes
@@ -60,7 +61,7 @@ class BatchMap(Operator):
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Call it without the hidden columns and put them back."""
         hidden = [name for name in batch.schema.names if name.startswith("__")]
-        out = self._function(batch.drop_columns(hidden) if hidden else batch)
+        out = self._function(settled(batch.drop_columns(hidden) if hidden else batch))
         if not isinstance(out, pa.RecordBatch) or out.schema.names != self._output.names:
             found = out.schema.names if isinstance(out, pa.RecordBatch) else type(out).__name__
             raise RowError(f"map_batches must return a RecordBatch with the columns {self._output.names}, and returned {found}")
@@ -69,7 +70,7 @@ class BatchMap(Operator):
                 f"map_batches got {batch.num_rows} rows with event time and returned {out.num_rows}: whose time would they have?"
                 " Return as many rows, or use flat_map"
             )
-        arrays = [out.column(f.name).cast(f.type) for f in self._output] + [batch.column(name) for name in hidden]
+        arrays = [exactly(out.column(f.name), f.type) for f in self._output] + [batch.column(name) for name in hidden]
         yield (
             MAIN,
             pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*self._output, *(batch.schema.field(h) for h in hidden)])),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.exact import exactly
 from penstock.operators.operator import TIME_COLUMN, Operator, Out, keep
 from penstock.operators.rowbuffer import Bools, Ints, Keys
 from penstock.state.keygroups import canonical_keys, groups_of
@@ -60,7 +61,7 @@ class Joined:
                 )
         # Columns that nobody uses are not there.
         fields = [f for f in self.schema if f.name in found]
-        arrays = [found[f.name] if found[f.name].type == f.type else found[f.name].cast(f.type) for f in fields]
+        arrays = [found[f.name] if found[f.name].type == f.type else exactly(found[f.name], f.type) for f in fields]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 

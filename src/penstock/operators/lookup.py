@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from penstock.connectors.connector import Source, SourceContext
 from penstock.errors import RowError
+from penstock.exact import exactly_batch
 from penstock.operators.operator import MAIN, Operator, Origin, Out
 from penstock.state.columns import key_list
 from penstock.state.keygroups import canonical_keys
@@ -74,7 +75,7 @@ class TableSource:
         context = SourceContext(self.name, self.job_dir, tuple(names))
         batches = [batch for split in self.source.splits() for batch in self._split(split, context)]
         schema = pa.schema([self.source.schema.field(name) for name in names])
-        table = pa.Table.from_batches([batch.cast(schema) for batch in batches], schema=schema).combine_chunks()
+        table = pa.Table.from_batches([exactly_batch(batch, schema) for batch in batches], schema=schema).combine_chunks()
         rows = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], schema=schema)
         keys = canonical_keys(rows, self.keys)
         whole = np.ones(rows.num_rows, np.bool_)

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.exact import exactly
 from penstock.operators.aggregate import ROWS_COLUMN, WINDOW_COLUMN, KeyedAggregate
 from penstock.operators.groups import Groups, group_rows
 from penstock.operators.operator import CHANGE_COLUMN, LATE, MAIN, PANE_COLUMN, TIME_COLUMN, Origin, Out, keep
@@ -446,7 +447,7 @@ class PaneAggregate(KeyedAggregate):
         columns |= dict(zip(panes.values.schema.names, panes.values.columns))
         schema = self._panes.spec.values
         self._panes.put_many(
-            panes.keys, pa.RecordBatch.from_arrays([columns[f.name].cast(f.type) for f in schema], names=schema.names)
+            panes.keys, pa.RecordBatch.from_arrays([exactly(columns[f.name], f.type) for f in schema], names=schema.names)
         )
 
     def _forget(self, panes: Panes) -> None:
@@ -501,6 +502,6 @@ def replaced(batch: pa.RecordBatch, at: Ints, rows: pa.RecordBatch) -> pa.Record
     order[at] = batch.num_rows + np.arange(len(at))
     taken = pa.array(order)
     arrays = [
-        pa.concat_arrays([old, new.cast(old.type)]).take(taken) for old, new in zip(batch.columns, rows.columns, strict=True)
+        pa.concat_arrays([old, exactly(new, old.type)]).take(taken) for old, new in zip(batch.columns, rows.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)

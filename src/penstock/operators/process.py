@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FunctionError, RowError
+from penstock.exact import exactly
 from penstock.functions import Failed
 from penstock.operators.groups import group_rows
 from penstock.operators.named_timers import NamedTimers
@@ -182,7 +183,7 @@ class Process(Operator):
             found = rows.schema.names if isinstance(rows, pa.RecordBatch) else type(rows).__name__
             raise RowError(f"step {self.name!r}: on_batch must give batches with the columns {schema.names}, and gave {found}")
         try:
-            arrays, fields = [rows.column(f.name).cast(f.type) for f in schema], list(schema)
+            arrays, fields = [exactly(rows.column(f.name), f.type) for f in schema], list(schema)
         except pa.ArrowException as error:
             raise RowError(f"step {self.name!r}: on_batch gave a column that does not fit: {error}") from error
         for array, field in zip(arrays, fields):

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.eventtime import Tumbling
+from penstock.exact import exactly, exactly_batch
 from penstock.folding import ReduceFunction
 from penstock.operators.aggregate import TIME_TYPE, WINDOW_COLUMN, with_window
 from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Errors, Operator, Origin, Out, keep
@@ -78,7 +79,7 @@ class Reduce(Operator):
             new = keys.take(pa.array(fresh, pa.int64()))
             self._timers.add(self._ends(new), new, hash_keys(new.select(self._by)))
         else:
-            yield MAIN, rows.cast(self._output)
+            yield MAIN, exactly_batch(rows, self._output)
 
     def _fold(
         self, batch: pa.RecordBatch, keys: pa.RecordBatch, found: Any, values: pa.RecordBatch
@@ -123,6 +124,6 @@ class Reduce(Operator):
             ends = pa.array(self._shape.end_of(starts.to_numpy()))
             columns = dict(zip(self._rows.names, values.columns))
             columns |= zip(self._bounds, (starts.cast(TIME_TYPE), ends.cast(TIME_TYPE)))
-            arrays = [*(columns[f.name].cast(f.type) for f in self._output), pc.subtract(ends, 1).cast(TIME_TYPE)]
+            arrays = [*(exactly(columns[f.name], f.type) for f in self._output), pc.subtract(ends, 1).cast(TIME_TYPE)]
             yield MAIN, pa.RecordBatch.from_arrays(arrays, schema=self._output.append(pa.field(TIME_COLUMN, TIME_TYPE)))
         self._timers.advance(time)

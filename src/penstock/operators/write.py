@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from penstock.connectors.connector import Json, Writer
+from penstock.exact import exactly
 from penstock.operators.operator import CHANGE_COLUMN, Operator, Origin, Out
 
 
@@ -41,4 +42,4 @@ class Write(Operator):
 
 def conform(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """The array in exactly this type: dictionaries decoded, integers widened."""
-    return array if array.type == kind else array.cast(kind)
+    return exactly(array, kind)

@@ -20,6 +20,7 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from penstock.errors import Fix, PlanError
+from penstock.exact import exactly
 from penstock.processing.states import EXPIRES, VALUE, AggregatingState, State
 from penstock.state.keygroups import canonical_type
 
@@ -157,12 +158,12 @@ def _parts(column: pa.Array, field: pa.Field) -> Iterator[tuple[str, pa.Array]]:
 
 
 def _column(name: str, kind: pa.DataType) -> Convert:
-    return lambda rows: rows.column(name).cast(kind)
+    return lambda rows: exactly(rows.column(name), kind)
 
 
 def _struct(kind: pa.DataType) -> Convert:
     def convert(rows: pa.RecordBatch) -> pa.Array:
-        return pa.StructArray.from_arrays([rows.column(f.name).cast(f.type) for f in kind], fields=list(kind))
+        return pa.StructArray.from_arrays([exactly(rows.column(f.name), f.type) for f in kind], fields=list(kind))
 
     return convert
 

@@ -18,6 +18,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from penstock.errors import Fix, PlanError, RowError
+from penstock.exact import exactly
 from penstock.processing.states import VALUE, AggregatingState, State
 from penstock.processing.values import plain_maker
 from penstock.schema import to_array
@@ -51,7 +52,7 @@ class InitialTable:
         field = self.state.fields()[0]
         table = self.source if isinstance(self.source, pa.Table) else read_files(Path(self.source), self._types(field))
         try:
-            keys = [self._column(table, f.name).cast(f.type) for f in self.keys]
+            keys = [exactly(self._column(table, f.name), f.type) for f in self.keys]
             values = [self._value(table, field)]
         except (pa.ArrowException, KeyError) as error:
             raise PlanError(f"the initial values of state {self.state.name!r} do not fit: {error}") from None
@@ -81,8 +82,8 @@ class InitialTable:
 
     def _value(self, table: pa.Table, field: pa.Field) -> pa.Array:
         if VALUE in table.column_names or not pa.types.is_struct(field.type):
-            return self._column(table, VALUE).cast(field.type)
-        parts = [self._column(table, inner.name).cast(inner.type) for inner in field.type]
+            return exactly(self._column(table, VALUE), field.type)
+        parts = [exactly(self._column(table, inner.name), inner.type) for inner in field.type]
         return pa.StructArray.from_arrays(parts, fields=list(field.type))
 
 

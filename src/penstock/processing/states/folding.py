@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import Fix, PlanError, RowError
+from penstock.exact import exactly_batch
 from penstock.expr import Accumulators, Aggregate
 from penstock.processing.states.scope import ABSENT, Keys
 from penstock.processing.states.state import VALUE, State
@@ -174,7 +175,7 @@ class AggregatingState(State, WithResult[T, Result]):
         parts = [fresh.select([*names, OWNER])]
         if old is not None:
             parts.append(old.append_column(OWNER, pa.array(had, pa.int64())).select([*names, OWNER]))
-        whole = pa.concat_batches([part.cast(parts[0].schema) for part in reversed(parts)])
+        whole = pa.concat_batches([exactly_batch(part, parts[0].schema) for part in reversed(parts)])
         merged = self._accumulators.merge(whole, [OWNER])
         order = np.argsort(merged.column(OWNER).to_numpy(), kind="stable")
         return merged.take(pa.array(order)).select(names)

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from penstock.errors import Fix, PlanError, RowError
 from penstock.eventtime import micros
+from penstock.exact import exactly
 from penstock.processing.states.scope import ABSENT, Keys, Scope
 from penstock.processing.values import ValueType, stored_values
 from penstock.schema import to_array
@@ -238,8 +239,8 @@ class State:
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
         try:
-            column = values.cast(field.type) if isinstance(values, pa.Array) else pa.array(values, field.type)
-        except (pa.ArrowException, TypeError) as error:
+            column = exactly(values, field.type) if isinstance(values, pa.Array) else pa.array(values, field.type)
+        except (pa.ArrowException, TypeError, ValueError) as error:
             raise RowError(f"state {self.name!r}: {error}") from None
         if len(column) != len(keys):
             raise RowError(f"state {self.name!r}: {len(column)} values for {len(keys)} keys")
