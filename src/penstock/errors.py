@@ -29,6 +29,7 @@ __all__ = [
     "SupersededError",
     "UnavailableError",
     "brief",
+    "readable",
 ]
 
 SHOWN_MAX = 80
@@ -44,6 +45,15 @@ class Fix:
 
     id: str
     text: str
+
+
+def readable(text: str) -> str:
+    """Text that anything can store: what is no character (half of a surrogate pair) is written out, as `\\ud800`."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text
 
 
 class PenstockError(Exception):

@@ -31,10 +31,12 @@ from penstock.errors import Fix, PlanError, RowError
 
 __all__ = [
     "HIDDEN",
+    "column_name",
     "field_text",
     "is_hidden",
     "is_optional",
     "is_record_class",
+    "is_unicode",
     "no_such_column",
     "record_hints",
     "schema_text",
@@ -87,6 +89,7 @@ _NAMED_TYPES: dict[str, pa.DataType] = {
     "void": pa.null(),
 }
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _TOKEN = re.compile(r"\s*(?:(?P<quoted>`[^`]+`)|(?P<word>\w+)|(?P<mark>[<>(),:]))")
 
 
@@ -144,6 +147,21 @@ def to_field(name: str, annotation: Any) -> pa.Field:
 def is_hidden(name: str) -> bool:
     """Whether a column is Penstock's own (`__time`, `__rows`): carried along, never shown."""
     return name.startswith(HIDDEN)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether every part of a text is a character. Python's texts can hold halves of them, which nothing can store."""
+    return text.isascii() or not _SURROGATE.search(text)
+
+
+def column_name(name: object) -> str:
+    """`name`, if a column can be called so."""
+    if isinstance(name, str) and name and is_unicode(name):
+        return name
+    raise PlanError(
+        f"{name!r} cannot be the name of a column, which is a text that is not empty",
+        fix=Fix("column.name", 'Write: col("n").alias("total")'),
+    )
 
 
 def visible(schema: pa.Schema) -> pa.Schema:
@@ -254,8 +272,7 @@ def _annotation_name(annotation: Any) -> str:
 def _check_names(schema: pa.Schema) -> None:
     seen: set[str] = set()
     for name in schema.names:
-        if not name:
-            raise PlanError("a column needs a name, and found an empty one")
+        column_name(name)
         if is_hidden(name):
             raise PlanError(
                 f"column {name!r}: names starting with '__' are Penstock's own",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from penstock import sinks, sources
 from penstock.connectors.connector import Json, SinkContext, Verdict
 from penstock.connectors.filesink import FileSink
 from penstock.errors import ConfigError, CorruptError, StorageError
+from penstock.schema import to_schema
 
 from .reading import read_all
 
@@ -294,3 +296,24 @@ def test_options_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     writer = sinks.files(tmp_path, format="json").writer(SinkContext("out", "line", "u", tmp_path, binary))
     with pytest.raises(ConfigError, match="binary"):
         writer.write(pa.record_batch({"b": [b"x"]}))
+
+
+def test_json_is_written_as_spark_writes_it_and_read_back(tmp_path: Path) -> None:
+    schema = to_schema("x double, l array<float>, m map<string, struct<y: double>>")
+    rows: list[dict[str, Any]] = [
+        {"x": math.nan, "l": [math.inf, None, -math.inf], "m": [("a", {"y": math.nan}), ("b", None)]},
+        {"x": 1.5, "l": [], "m": []},
+        {"x": None, "l": None, "m": None},
+    ]
+    context = SinkContext("out", "line", "u0", Path("/nowhere"), schema)
+    sink = sinks.files(tmp_path / "out", format="json")
+    writer = sink.writer(context)
+    writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
+    assert sink.committer(context).commit(1, writer.prepare(1), 1) is Verdict.DONE
+    (part,) = (tmp_path / "out").glob("epoch=1/part-*")
+    assert part.read_text().splitlines() == [
+        '{"x":"NaN","l":["Infinity",null,"-Infinity"],"m":{"a":{"y":"NaN"},"b":null}}',
+        '{"x":1.5,"l":[],"m":{}}',
+        '{"x":null,"l":null,"m":null}',
+    ]
+    assert repr(read_all(sources.files(part, schema=schema)).rows) == repr(rows)

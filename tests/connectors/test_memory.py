@@ -52,8 +52,12 @@ def test_only_the_columns_in_use_are_given() -> None:
 
 
 def test_rows_that_do_not_fit_are_refused_at_once() -> None:
-    with pytest.raises(RowError):
-        sources.memory([{"user": None, "n": 1}], schema=Order)
+    with pytest.raises(RowError, match="source 'orders', row 2: user: null, and the column is not null"):
+        sources.memory([{"user": "ann", "n": 1}, {"user": None, "n": 1}], schema=Order, name="orders")
+    with pytest.raises(RowError, match="source 'memory', row 3: n: expected bigint, and found str"):
+        sources.memory([{"n": 1}, {"n": None}, {"n": "3"}, {"n": "4"}], schema="n bigint")
+    with pytest.raises(RowError, match="source 'memory', row 3: n: Could not convert 'x'"):
+        sources.memory([{"n": 1}, {"n": 2}, {"n": "x"}, {"n": "y"}])
     with pytest.raises(ConfigError, match="no column"):
         sources.memory([{"usr": "ann"}], schema=Order)
     with pytest.raises(ConfigError, match="cannot tell the columns"):
@@ -73,5 +77,5 @@ def test_a_value_that_does_not_fit_is_named_with_source_row_and_column() -> None
 def test_a_table_with_a_null_inside_where_the_schema_has_none_is_refused_by_row_and_column() -> None:
     table = pa.table({"n": [1, 2], "words": [["a"], ["b", None]]})
     assert read(sources.memory(table, schema="n bigint, words array<string>")).rows[1]["words"] == ["b", None]
-    with pytest.raises(ConfigError, match="null in row 1, column 'words', which is array<string not null>"):
+    with pytest.raises(ConfigError, match="null in row 2, column 'words', which is array<string not null>"):
         sources.memory(table, schema="n bigint, words array<string not null>")

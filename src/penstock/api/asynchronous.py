@@ -47,7 +47,7 @@ def map_async(
     row_function = at_line(lambda: RowFunction.of(function, "map_async", stream.schema, schema))
     node = AsyncMap(
         where=user_line(),
-        name=at_line(lambda: check_name(name or row_function.name, "a step")),
+        name=at_line(lambda: check_name(row_function.name if name is None else name, "a step")),
         input=stream._node,
         function=row_function,
         capacity=capacity,

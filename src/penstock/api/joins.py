@@ -144,7 +144,7 @@ def drop_duplicates(stream: Stream, columns: tuple[str, ...], *, within: Any, na
 def table(source: Any, *, key: str | Sequence[str], refresh: Any, name: str | None) -> Table:
     """See `Pipeline.table`."""
     if not isinstance(source, Source):
-        source = at_line(lambda: rows_of(source, name or "table"))
+        source = at_line(lambda: rows_of(source, "table" if name is None else name))
     if not source.bounded:
         raise PlanError(
             f"a table is read to its end, and {source.name!r} ({source.describe()}) has none",
@@ -162,7 +162,7 @@ def table(source: Any, *, key: str | Sequence[str], refresh: Any, name: str | No
         raise PlanError(
             f"refresh={refresh!r} is no time to wait", fix=Fix("table.refresh", 'Write: refresh="10m"'), where=user_line()
         )
-    return Table(at_line(lambda: check_name(name or source.name, "a table")), source, keys, age, uuid4().hex)
+    return Table(at_line(lambda: check_name(source.name if name is None else name, "a table")), source, keys, age, uuid4().hex)
 
 
 def rows_of(value: Any, name: str) -> Source:

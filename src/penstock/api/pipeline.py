@@ -57,7 +57,7 @@ class Pipeline:
                 fix=Fix("read.source", "Make one of it, sources.memory(rows) of rows and sources.files(path) of files"),
                 where=user_line(),
             )
-        label = at_line(lambda: check_name(name or source.name, "a source"))
+        label = at_line(lambda: check_name(source.name if name is None else name, "a source"))
         then = at_line(lambda: policy_of(on_error, self.policy)).then
         return Stream(self, logical.Read(where=user_line(), source=source, name=label, on_error=then))
 

@@ -30,7 +30,7 @@ from penstock.plan.explain import explain_node
 from penstock.plan.process import SIDE, Process
 from penstock.plan.top import WindowTop
 from penstock.policy import Policy, policy_of
-from penstock.schema import to_schema
+from penstock.schema import column_name, to_schema
 from penstock.windows import Running
 
 if TYPE_CHECKING:
@@ -149,6 +149,7 @@ class Stream:
     def rename(self, names: Mapping[str, str]) -> Stream:
         """The same columns, some under another name: `rename({"n": "views"})`."""
         at_line(lambda: self._known(tuple(names)))
+        at_line(lambda: [column_name(name) for name in names.values()])
         return self._project([(names.get(name, name), col(name)) for name in self.schema.names])
 
     # Several streams.
@@ -371,7 +372,9 @@ class Stream:
 
     def write(self, sink: Sink, *, name: str | None = None) -> Pipeline:
         """Into a sink. Returns the pipeline, so that a chain ends in something that runs."""
-        self._pipeline.add(logical.Write(where=user_line(), input=self._node, sink=sink, name=name or sink.name))
+        self._pipeline.add(
+            logical.Write(where=user_line(), input=self._node, sink=sink, name=sink.name if name is None else name)
+        )
         return self._pipeline
 
     # How nodes are made.

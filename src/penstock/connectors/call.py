@@ -49,7 +49,7 @@ class Call(Source):
 
 def call(function: Callable[[], Any], *, schema: Any, name: str | None = None) -> Call:
     """See `penstock.sources.call`."""
-    given = name or getattr(function, "__name__", "call").strip("<>")
+    given = getattr(function, "__name__", "call").strip("<>") if name is None else name
     return Call(check_name(given, "a source"), to_schema(schema), function)
 
 

@@ -141,7 +141,7 @@ def files(
             f'Write: schema="user string not null, price double", or a dataclass'
         )
     return Files(
-        name=check_name(name or default_name, "a source"),
+        name=check_name(default_name if name is None else name, "a source"),
         schema=found,
         folder=folder,
         pattern=pattern,

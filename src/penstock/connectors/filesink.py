@@ -103,7 +103,7 @@ def files(
     if roll < 1:
         raise ConfigError(f"roll={roll}: expected the number of epochs in a directory, at least 1")
     absolute = Path(text).absolute()
-    return FileSink(check_name(name or absolute.name, "a sink"), str(absolute), format, roll, change)
+    return FileSink(check_name(absolute.name if name is None else name, "a sink"), str(absolute), format, roll, change)
 
 
 def _staging(sink: FileSink, context: SinkContext) -> Path:

@@ -57,7 +57,7 @@ class ForeachBatch(Sink):
 
 def foreach_batch(call: Call, *, idempotent: bool = False, name: str | None = None) -> ForeachBatch:
     """See `penstock.sinks.foreach_batch`."""
-    given = name or getattr(call, "__name__", "foreach_batch").strip("<>")
+    given = getattr(call, "__name__", "foreach_batch").strip("<>") if name is None else name
     return ForeachBatch(check_name(given, "a sink"), call, "idempotent" if idempotent else "at-least-once")
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from penstock.connectors.connector import Chunk, Json, Reader, Source, SourceCon
 from penstock.errors import ConfigError, RowError
 from penstock.exact import exactly, one_array, seen_nulls
 from penstock.names import check_name
-from penstock.schema import field_text, to_array, to_schema
+from penstock.schema import column_name, field_text, to_array, to_schema
 
 __all__ = ["Memory", "memory"]
 
@@ -80,7 +81,7 @@ def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
         bad = seen_nulls(column, each)
         if bad is not None:
             row = int(np.flatnonzero(bad)[0])
-            raise ConfigError(f"the table has a null in row {row}, column {each.name!r}, which is {field_text(each)}")
+            raise ConfigError(f"the table has a null in row {row + 1}, column {each.name!r}, which is {field_text(each)}")
         try:
             columns.append(exactly(column, each.type))
         except (pa.ArrowException, ValueError) as error:
@@ -92,7 +93,7 @@ def _table_of(rows: list[Any], schema: Any, name: str) -> pa.Table:
     if schema is None and rows and dataclasses.is_dataclass(rows[0]):
         schema = type(rows[0])
     if schema is None:
-        return _inferred(rows)
+        return _inferred(rows, name)
     found = to_schema(schema)
     dicts = [as_dict(row, found) for row in rows]
     columns = [column_of([row.get(each.name) for row in dicts], each, name) for each in found]
@@ -130,18 +131,37 @@ def as_dict(row: Any, schema: pa.Schema) -> dict[str, Any]:
     return found
 
 
-def _inferred(rows: list[Any]) -> pa.Table:
+def _inferred(rows: list[Any], source: str) -> pa.Table:
     if not rows or not all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows):
         raise ConfigError(
             "cannot tell the columns: without a schema all rows are dicts with the same keys. "
             'Write: schema="user string, n bigint"'
         )
-    table = pa.Table.from_pylist(rows)
+    for name in rows[0]:
+        column_name(name)
+    columns = [_guessed([row[name] for row in rows], name, source) for name in rows[0]]
+    table = pa.Table.from_arrays(columns, names=list(rows[0]))
     for each in table.schema:
         if pa.types.is_timestamp(each.type) and each.type.tz is None:
             raise ConfigError(f"column {each.name!r} has times without a zone. Write: datetime(..., tzinfo=UTC)")
     to_schema(table.schema)  # refuses names that are Penstock's own
     return table
+
+
+def _guessed(values: list[Any], name: str, source: str) -> pa.Array:
+    """A column of whatever type Arrow takes its values for."""
+
+    def fails(rows: int) -> Exception | None:
+        try:
+            pa.array(values[:rows])
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            return error
+        return None
+
+    if fails(len(values)) is None:
+        return pa.array(values)
+    row = bisect.bisect_left(range(1, len(values)), True, key=lambda rows: fails(rows) is not None)
+    raise RowError(f"source {source!r}, row {row + 1}: {name}: {fails(row + 1)}")
 
 
 class _MemoryReader(Reader):

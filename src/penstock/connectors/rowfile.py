@@ -1,7 +1,8 @@
 """Rows into one new file, as Parquet, JSON lines or CSV. What these files hold, `sources.files` reads back.
 
 1. A file is written once, from start to end, under a name nobody else uses; `close` makes its bytes durable and describes them.
-2. JSON: times as ISO 8601 with zone, dates as ISO, decimals as text (every digit), one object per line.
+2. JSON: times as ISO 8601 with zone, dates as ISO, decimals as text (every digit), one object per line. A map is an object. NaN and
+   infinities are the texts "NaN", "Infinity" and "-Infinity", as Spark's `to_json` writes them.
 3. CSV: a header, null as nothing, texts in quotes.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import json
+import math
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -96,10 +98,17 @@ class _Json(RowFile):
             if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
                 raise ConfigError(f'column {field.name!r} is binary, which JSON cannot hold. Use format="parquet", or cast it')
         super().__init__(path, schema)
+        self._has_maps = any(map(_has_map, schema.types))
 
     def _write(self, batch: pa.RecordBatch) -> None:
-        lines = [json.dumps(row, default=_plain, ensure_ascii=False, separators=(",", ":")) for row in batch.to_pylist()]
-        self._file.write(("\n".join(lines) + "\n").encode())
+        rows = batch.to_pylist()
+        if self._has_maps:
+            rows = [{f.name: _with_objects(row[f.name], f.type) for f in self._schema} for row in rows]
+        try:
+            text = "\n".join(map(_ENCODER.encode, rows))
+        except ValueError:  # JSON has no NaN and no infinities
+            text = "\n".join(_ENCODER.encode(_finite(row)) for row in rows)
+        self._file.write((text + "\n").encode())
 
 
 class _Csv(RowFile):
@@ -128,3 +137,30 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Decimal):
         return str(value)
     raise ConfigError(f'{type(value).__name__} values cannot be written as JSON. Use format="parquet"')
+
+
+_ENCODER = json.JSONEncoder(default=_plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _finite(value: Any) -> Any:
+    """The value with text where a number is none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list) else value
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return pa.types.is_map(kind) or any(_has_map(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _with_objects(value: Any, kind: pa.DataType) -> Any:
+    """The value with objects for maps, which Arrow gives as lists of pairs."""
+    if value is None or not _has_map(kind):
+        return value
+    if pa.types.is_map(kind):
+        return {str(key): _with_objects(item, kind.item_type) for key, item in value}
+    if pa.types.is_struct(kind):
+        return {field.name: _with_objects(value[field.name], field.type) for field in kind}
+    return [_with_objects(item, kind.value_type) for item in value]

@@ -84,7 +84,7 @@ def socket(host: str, port: int, *, journal: bool = True, connect_s: float = 10.
     """See `penstock.sources.socket`."""
     if not 0 < port < 65536:
         raise ConfigError(f"port={port}: expected 1 to 65535")
-    return Socket(check_name(name or f"{host}-{port}".strip("[]:"), "a source"), host, port, journal, connect_s)
+    return Socket(check_name(f"{host}-{port}".strip("[]:") if name is None else name, "a source"), host, port, journal, connect_s)
 
 
 class SocketReceiver(Receiver):

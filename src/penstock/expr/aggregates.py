@@ -18,7 +18,7 @@ from penstock.expr.evaluate import node_of
 from penstock.expr.nodes import Call, Cast, Node, columns_of
 from penstock.expr.promote import is_numeric
 from penstock.expr.resolve import resolve
-from penstock.schema import type_name
+from penstock.schema import column_name, type_name
 
 __all__ = ["KINDS", "Aggregate", "SumOverflow", "count"]
 
@@ -55,7 +55,7 @@ class Aggregate:
 
     def alias(self, name: str) -> Aggregate:
         """The same aggregate under another name."""
-        return replace(self, name=name)
+        return replace(self, name=column_name(name))
 
     @property
     def inputs(self) -> tuple[Node, ...]:

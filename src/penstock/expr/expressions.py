@@ -24,7 +24,7 @@ from penstock.expr.nodes import EVENT_TIME, Call, Case, Cast, Column, Node, colu
 from penstock.expr.regex import named_group
 from penstock.expr.resolve import resolve
 from penstock.expr.udf import udf_node
-from penstock.schema import to_type
+from penstock.schema import column_name, to_type
 
 __all__ = [
     "Expr",
@@ -210,7 +210,7 @@ class Expr(Aggregating):
 
     def alias(self, name: str) -> Expr:
         """The same value under another name."""
-        return Expr(self.node, name)
+        return Expr(self.node, column_name(name))
 
     @property
     def str(self) -> Text:

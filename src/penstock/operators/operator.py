@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import Fix, RowError
+from penstock.errors import Fix, RowError, readable
 from penstock.tracebacks import Told, blame
 
 MAIN, LATE, DEAD = "main", "late", "dead"
@@ -113,7 +113,7 @@ class Errors:
     ) -> Iterator[Out]:
         """Dead letters for these rows of a batch, or the error that stops the job."""
         numbers = [int(row) for row in rows]
-        texts = [reasons] * len(numbers) if isinstance(reasons, str) else list(reasons)
+        texts = [readable(reasons)] * len(numbers) if isinstance(reasons, str) else list(map(readable, reasons))
         if CHANGE_COLUMN in batch.schema.names:  # what is withdrawn failed, and was told, when it came
             added = batch.column(CHANGE_COLUMN).to_numpy() > 0
             told = [(row, text) for row, text in zip(numbers, texts) if added[row]]
@@ -137,23 +137,24 @@ class Errors:
             return
         if self.fail:
             raise RowError(
-                f"source {origin.source!r}{self._line}, split {origin.split!r}, position {bad[0].position}: {bad[0].error}."
-                f" The record: {bad[0].record}",
+                f"source {origin.source!r}{self._line}, split {origin.split!r}, position {bad[0].position}: {readable(bad[0].error)}."
+                f" The record: {readable(bad[0].record)}",
                 fix=SET_ASIDE,
             )
         letters = self._batch([b.error for b in bad], [b.record for b in bad], origin, None)
-        positions = pa.array([str(b.position) for b in bad], pa.string())
+        positions = pa.array([readable(str(b.position)) for b in bad], pa.string())
         yield DEAD, letters.set_column(letters.schema.get_field_index("position"), self._schema.field("position"), positions)
 
     def _batch(self, errors: list[str], records: list[str], origin: Origin | None, times: list[Any] | None) -> pa.RecordBatch:
         count = len(errors)
+        # Whatever a source or a function put into them, dead letters can be written.
         columns = {
             "step": [self.step] * count,
             "source": [origin.source if origin else None] * count,
             "split": [origin.split if origin else None] * count,
             "position": [str(origin.position) if origin else None] * count,
-            "error": errors,
-            "record": records,
+            "error": list(map(readable, errors)),
+            "record": list(map(readable, records)),
             "event_time": times or [None] * count,
         }
         return pa.RecordBatch.from_pydict(columns, schema=self._schema)

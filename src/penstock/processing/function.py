@@ -23,7 +23,7 @@ from penstock.eventtime import micros
 from penstock.functions import Decoder, Encoder, decoder_for, encoder_for
 from penstock.processing.output import Output
 from penstock.processing.states import CLOCKS, BroadcastState, Keys, State
-from penstock.schema import is_optional, visible
+from penstock.schema import is_optional, is_unicode, visible
 
 R = TypeVar("R")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -389,6 +389,8 @@ def check_timer(name: Any, clock: str) -> None:
     """Both must be known."""
     if not isinstance(name, str):
         raise RowError(f"the name of a timer is a string, and this is {name!r}")
+    if not is_unicode(name):
+        raise RowError(f"the name of a timer is stored, and {name!r} is no text that can be: it has half of a character")
     if clock not in CLOCKS:
         raise RowError(f"timer {name!r}: clock={clock!r} is not known. Write one of {', '.join(map(repr, CLOCKS))}")
 
