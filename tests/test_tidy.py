@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "folding": {"functions"},
     "policy": {"eventtime"},
     "passing": {"tracebacks"},
-    "expr": {"eventtime", "exact", "schema", "tracebacks"},
+    "expr": {"eventtime", "exact", "functions", "schema", "tracebacks"},
     "protocol": set(),
     "processing": {"functions", "schema", "row", "eventtime", "expr", "exact"},
     "state": set(),

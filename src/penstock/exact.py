@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["exactly", "exactly_batch", "has_strict", "nullable", "one_array", "seen_nulls", "settled"]
+__all__ = ["compact", "exactly", "exactly_batch", "has_strict", "nullable", "one_array", "seen_nulls", "settled"]
 
 Leaf = Callable[[pa.Array, pa.DataType], pa.Array]
 """How a value that has nothing inside becomes one of another type."""
@@ -89,13 +89,13 @@ def _parts(array: pa.Array, kind: pa.DataType) -> list[Part]:
         array = array.dictionary_decode()
     if pa.types.is_struct(kind):
         return _struct_parts(array, kind)
-    compact = _compact(array)
-    rows = np.flatnonzero(np.asarray(compact.is_valid())) if compact.null_count else np.arange(len(compact))
-    lengths = np.diff(compact.offsets.to_numpy(zero_copy_only=False))
+    whole = compact(array)
+    rows = np.flatnonzero(np.asarray(whole.is_valid())) if whole.null_count else np.arange(len(whole))
+    lengths = np.diff(whole.offsets.to_numpy(zero_copy_only=False))
     owners: npt.NDArray[np.int64] = np.repeat(rows, lengths[rows])
     if pa.types.is_map(kind):
-        return [(compact.items, owners, kind.item_field)]
-    return [(compact.values, owners, kind.value_field)]
+        return [(whole.items, owners, kind.item_field)]
+    return [(whole.values, owners, kind.value_field)]
 
 
 def _struct_parts(array: pa.Array, kind: pa.DataType) -> list[Part]:
@@ -124,13 +124,13 @@ def _inside(array: pa.Array, kind: pa.DataType, leaf: Leaf) -> pa.Array:
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
     if pa.types.is_list(kind) and pa.types.is_list(array.type):
-        compact = _compact(array)
-        items = _field(compact.values, kind.value_field, leaf)
-        return pa.ListArray.from_arrays(compact.offsets, items, type=kind, mask=_mask(compact))
+        whole = compact(array)
+        items = _field(whole.values, kind.value_field, leaf)
+        return pa.ListArray.from_arrays(whole.offsets, items, type=kind, mask=_mask(whole))
     if pa.types.is_map(kind) and pa.types.is_map(array.type):
-        compact = _compact(array)
-        keys, items = _field(compact.keys, kind.key_field, leaf), _field(compact.items, kind.item_field, leaf)
-        return pa.MapArray.from_arrays(compact.offsets, keys, items, type=kind, mask=_mask(compact))
+        whole = compact(array)
+        keys, items = _field(whole.keys, kind.key_field, leaf), _field(whole.items, kind.item_field, leaf)
+        return pa.MapArray.from_arrays(whole.offsets, keys, items, type=kind, mask=_mask(whole))
     return leaf(array, kind)
 
 
@@ -154,11 +154,11 @@ def _without_nulls(array: pa.Array) -> pa.Array:
     if pa.types.is_struct(kind):
         return pa.StructArray.from_arrays([array.field(i) for i in range(kind.num_fields)], fields=list(kind))
     if pa.types.is_list(kind):
-        compact = _compact(array)
-        return pa.ListArray.from_arrays(compact.offsets, compact.values, type=kind)
+        whole = compact(array)
+        return pa.ListArray.from_arrays(whole.offsets, whole.values, type=kind)
     if pa.types.is_map(kind):
-        compact = _compact(array)
-        return pa.MapArray.from_arrays(compact.offsets, compact.keys, compact.items, type=kind)
+        whole = compact(array)
+        return pa.MapArray.from_arrays(whole.offsets, whole.keys, whole.items, type=kind)
     if pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind):
         # What the values' bytes are where they are null is not said, but they are there.
         return pa.Array.from_buffers(kind, len(array), [None, *array.buffers()[1:]], 0, array.offset)
@@ -166,7 +166,7 @@ def _without_nulls(array: pa.Array) -> pa.Array:
     return pc.fill_null(array, present[0]) if len(present) else array
 
 
-def _compact(array: pa.Array) -> pa.Array:
+def compact(array: pa.Array) -> pa.Array:
     """A list or map array of which every item is seen, and whose offsets start at 0."""
     first, last = (array.offsets[at].as_py() for at in (0, -1))
     items = array.items if pa.types.is_map(array.type) else array.values

@@ -406,12 +406,15 @@ def _check_fits(name: str, column: pa.Field, field: pa.Field) -> None:
     if not _fits(column.type, field.type):
         raise PlanError(
             f"{name} takes {wanted} as {field.name!r}, and column {column.name!r} is {type_name(column.type)}",
-            fix=Fix(
-                "function.type",
-                "Change the annotation, or cast the column before."
-                f' Write: .with_columns({column.name}=col("{column.name}").cast("{wanted}"))',
-            ),
+            fix=Fix("function.type", f"Change the annotation, or cast the column before. Write: {_cast_text(column, wanted)}"),
         )
+
+
+def _cast_text(column: pa.Field, wanted: str) -> str:
+    cast = f'col("{column.name}").cast("{wanted}")'
+    return (
+        f".with_columns({column.name}={cast})" if column.name.isidentifier() else f'.with_columns(**{{"{column.name}": {cast}}})'
+    )
 
 
 def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.expr.inside import can_cast_inside, cast_inside
 from penstock.expr.rowwise import Evaluated, fit_decimal, fit_integer, masked, slowly, slowly_by_kernel
 from penstock.expr.time_texts import BLANKS, days_of_text, micros_of_text
 from penstock.schema import type_name
@@ -43,8 +45,11 @@ def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
         source = source.value_type
     if source == target or pa.types.is_null(source):
         return True
-    if pa.types.is_list(source) and pa.types.is_list(target):
-        return can_cast(source.value_type, target.value_type)
+    if pa.types.is_fixed_size_list(source) or pa.types.is_large_list(source):
+        source = pa.list_(source.value_field)
+    inside = can_cast_inside(source, target, can_cast)
+    if inside is not None:
+        return inside
     # A number is a moment of UTC, so a clock without a zone is none.
     if {_kind(source), _kind(target)} & _NUMBERS and any(
         pa.types.is_timestamp(each) and each.tz is None for each in (source, target)
@@ -66,10 +71,11 @@ def _cast(array: pa.Array, target: pa.DataType, attempt: bool) -> Evaluated:
         return Evaluated(array)
     if pa.types.is_null(array.type):
         return Evaluated(pa.nulls(len(array), target))
-    kinds = _kind(array.type), _kind(target)
-    if kinds == ("list", "list"):
-        return _list_to_list(array, target, attempt)
-    return _CASTS[kinds](array, target)
+    if pa.types.is_fixed_size_list(array.type) or pa.types.is_large_list(array.type):
+        array = array.cast(pa.list_(array.type.value_field))
+    if can_cast_inside(array.type, target, can_cast) is not None:
+        return cast_inside(array, target, functools.partial(cast, attempt=attempt))
+    return _CASTS[_kind(array.type), _kind(target)](array, target)
 
 
 def _kind(found: pa.DataType) -> str:
@@ -323,20 +329,6 @@ def _float_to_text(array: pa.Array, target: pa.DataType) -> Evaluated:
 
 def _decimal_to_text(array: pa.Array, target: pa.DataType) -> Evaluated:
     return slowly(lambda v: format(v, "f"), [array], target, len(array), "")
-
-
-def _list_to_list(array: pa.Array, target: pa.DataType, attempt: bool) -> Evaluated:
-    """Each element by its own cast; a list with a bad element is bad."""
-    if pa.types.is_fixed_size_list(array.type) or pa.types.is_large_list(array.type):
-        array = array.cast(pa.list_(array.type.value_field))
-    starts, valid = array.offsets.to_numpy(), np.asarray(array.is_valid())
-    inner = array.values.slice(starts[0], starts[-1] - starts[0])
-    found = cast(inner, target.value_type, attempt=attempt)
-    made = pa.ListArray.from_arrays(pa.array(starts - starts[0], pa.int32()), found.values, type=target, mask=pa.array(~valid))
-    if found.errors is None:
-        return Evaluated(made)
-    before = np.concatenate([[0], np.cumsum(found.errors.to_numpy(zero_copy_only=False))])
-    return masked(made, pa.array(valid & (np.diff(before[starts - starts[0]]) > 0)), _reason(array, target))
 
 
 _CASTS: dict[tuple[str, str], Kernel] = {

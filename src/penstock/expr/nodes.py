@@ -215,6 +215,7 @@ class Udf(Node):
     parameters: tuple[pa.Field | None, ...]
     returns: pa.Field
     by_column: bool = False
+    makers: tuple[Callable[[Any], Any] | None, ...] = ()  # what makes records of the arguments that are some
 
     @property
     def inputs(self) -> tuple[Node, ...]:

@@ -99,14 +99,40 @@ def _argument(node: Udf, arg: Typed, field: pa.Field | None) -> Typed:
     if field is None:
         return arg
     value = working(arg)
+    if _holds(value.type, field.type):
+        return coerce(value, field.type)  # a null inside, where the function takes none, makes its row bad
     found = unify([value, Typed("column", field.type, True, (), (), "")])
     if found == field.type or (is_numeric(value.type) and pa.types.is_floating(field.type)):
         return coerce(value, field.type)
     raise PlanError(
-        f"{node.name}() takes {type_name(field.type)} as {field.name!r}, "
-        f"and found {type_name(arg.type)} ({arg.text}).\n"
-        f'  Cast it: {_code(arg)}.cast("{type_name(field.type)}")'
+        f"{node.name}() takes {type_name(field.type)} as {field.name!r}, and found {type_name(arg.type)} ({arg.text})",
+        fix=_cast_fix(arg, field.type),
     )
+
+
+def _holds(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether records, lists or maps are of the same types inside, but for what may be null, and for fields that nobody wants."""
+    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+        places = [found.get_field_index(field.name) for field in wanted]
+        return all(at >= 0 and _same(found.field(at).type, field.type) for at, field in zip(places, wanted))
+    if pa.types.is_list(found) and pa.types.is_list(wanted):
+        return _same(found.value_type, wanted.value_type)
+    if pa.types.is_map(found) and pa.types.is_map(wanted):
+        return found.key_type == wanted.key_type and _same(found.item_type, wanted.item_type)
+    return False
+
+
+def _same(found: pa.DataType, wanted: pa.DataType) -> bool:
+    return found == wanted or _holds(found, wanted)
+
+
+def _cast_fix(arg: Typed, target: pa.DataType) -> Fix | None:
+    """How to get a value to its type; None if there is no way."""
+    if not can_cast(arg.type, target):
+        return None
+    cast = f'.cast("{type_name(target)}")'
+    text = f"Write: {_code(arg)}{cast}" if arg.function == "column" else f"A cast goes behind {arg.text}. Write: {cast}"
+    return Fix("udf.argument", text)
 
 
 def _typed(call: Call, found: pa.DataType, args: Sequence[Typed], *, nullable: bool | None = None) -> Typed:

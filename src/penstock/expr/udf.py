@@ -5,7 +5,7 @@ column (a parameter is annotated `pa.Array`), it is called once per batch with A
 says the type.
 
 1. A null for a parameter that is not annotated `T | None` makes the result null without a call, as in SQL's
-   own functions.
+   own functions. A null inside a list, map or record for which the annotation has none makes the row bad.
 2. A row for which the function raises, or returns what does not fit its type, is a bad row; the others are
    unaffected. By column the function owns the whole batch, so where it raises every row is tried by itself.
 """
@@ -23,6 +23,7 @@ from penstock.errors import PlanError, RowError
 from penstock.expr.nodes import Udf
 from penstock.expr.promote import Typed
 from penstock.expr.rowwise import Evaluated, masked
+from penstock.functions import instance_maker
 from penstock.schema import to_array, to_field, to_type, to_values
 from penstock.tracebacks import told
 
@@ -41,12 +42,16 @@ def udf_node(function: Callable[..., Any], returns: Any = None) -> Callable[...,
     names = [parameter.name for parameter in inspect.signature(function).parameters.values()]
     by_column = any(isinstance(hints.get(one), type) and issubclass(hints[one], pa.Array) for one in names)
     parameters = tuple(None if by_column or one not in hints else to_field(one, hints[one]) for one in names)
+    makers = tuple(
+        instance_maker(hints[one]) if field is not None and pa.types.is_nested(field.type) else None
+        for one, field in zip(names, parameters)
+    )
     output = _returns(name, hints.get("return"), returns, by_column)
 
     def build(*args: Any) -> Udf:
         if len(args) != len(names):
             raise PlanError(f"{name}() takes {len(names)} expressions ({', '.join(names)}), and found {len(args)}")
-        return Udf(name, function, args, parameters, output, by_column)
+        return Udf(name, function, args, parameters, output, by_column, makers)
 
     return build
 
@@ -77,13 +82,15 @@ def _by_value(node: Udf, args: list[Any], rows: int) -> Evaluated:
     bad = [False] * rows
     skipped = [False] * rows
     first: Exception | None = None
+    records = any(node.makers)
     for index in range(rows):
         row = [column[index] for column in columns]
         if any(row[position] is None for position in strict):
             skipped[index] = True
             continue
         try:
-            values[index] = node.function(*row)
+            made = [v if m is None or v is None else m(v) for v, m in zip(row, node.makers)] if records else row
+            values[index] = node.function(*made)
         except Exception as error:  # Whatever a user's function raises is an error of its row.
             bad[index], first = True, first or error
     return _fitted(node, values, bad, skipped, first)
