@@ -3,7 +3,7 @@
 1. **Flink**: only the Java archives of its Python package are used. The job (`benchmarks/flink/*.java`) is compiled against them at
    first use, and again when it changes.
 2. **Bytewax**: a virtual environment of its own, with a fast JSON parser.
-3. **DuckDB**: another one.
+3. **DuckDB and decoders of JSON** (polars, msgspec): one environment for all.
 
 What is there is complete: it is built beside and renamed.
 """
@@ -23,7 +23,7 @@ CACHE = ROOT / ".cache" / "peers"
 JOB = Path(__file__).parent / "flink"
 FLINK = "2.3.0"
 BYTEWAX = ("bytewax==0.21.1", "orjson==3.13.0")
-DUCKDB = "duckdb==1.4.1"
+DECODERS = ("duckdb==2.0.0", "polars==2.1.0", "msgspec==0.22.0", "pyarrow==26.0.1")
 
 
 class Unavailable(Exception):
@@ -45,9 +45,10 @@ def bytewax() -> Path:
     return made(CACHE / f"bytewax-{version}", lambda folder: _environment(folder, "Bytewax", *BYTEWAX)) / "bin" / "python"
 
 
-def duckdb() -> Path:
-    """The Python that has DuckDB."""
-    return made(CACHE / DUCKDB.replace("==", "-"), lambda folder: _environment(folder, "DuckDB", DUCKDB)) / "bin" / "python"
+def decoders() -> Path:
+    """The Python that has the decoders of JSON."""
+    version = "-".join(package.partition("==")[2] for package in DECODERS)
+    return made(CACHE / f"decoders-{version}", lambda folder: _environment(folder, "DuckDB", *DECODERS)) / "bin" / "python"
 
 
 def made(folder: Path, make: Callable[[Path], None]) -> Path:

@@ -106,6 +106,12 @@ and a million sessions that stay open beside ten thousand, each key in turn.
 """
 
 
+JSON = """\
+Lines of 290 bytes with records inside, half of them with one that may be missing, from memory into columns; five fields are wanted. One
+core, processor time, the best of five. The schema of Penstock is dataclasses with required fields, or the same with all nullable.
+polars leaves times as text; msgspec makes instances and no columns.
+"""
+
 STATE = """\
 A count per key: what is there is read, and one more is written. For a table alone and for pipelines (two tasks, exactly once) beside
 Spark's `transformWithState` from Python with RocksDB. All counts were checked. What snapshots cost is told with the standard error of the
@@ -168,6 +174,9 @@ def markdown(results: list[dict[str, Any]], *, command: str, took_s: float, load
     found = [result for result in results if result["case"] == "values"]
     if found:
         lines += ["", "## Many values of few keys", "", VALUES, *plain(found[0]["figures"])]
+    found = [result for result in results if result["case"] == "json"]
+    if found:
+        lines += ["", "## Nested JSON", "", JSON, *plain(found[0]["figures"])]
     found = [result for result in results if result["case"] == "state"]
     if found:
         lines += ["", "## Keyed state", "", STATE, *state(found)]

@@ -8,7 +8,7 @@
    runs the case several times. The median is the result.
 2. A run whose counts are not all right is no result: the command fails and publishes nothing.
 3. The document is written only by a full run, so that all its figures are of one machine, one commit and one hour.
-4. Flink, Bytewax and DuckDB are fetched at first use, see `install.py`.
+4. Flink, Bytewax, DuckDB and decoders of JSON are fetched at first use, see `install.py`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "scaling": scaling.PARTS,
     "windows": ("local",),
     "values": ("local",),
+    "json": ("decoders",),
     "state": PARTS,
 }
 """Which systems are compared in each. Those of the scaling and the state case are their parts."""
@@ -72,6 +73,7 @@ class Sizes:
     scaling_scale: float
     windows_scale: float
     values_scale: float
+    json_scale: float
     state_scale: float
     timeout_s: float
 
@@ -88,6 +90,7 @@ FULL = Sizes(
     scaling_scale=1.0,
     windows_scale=0.5,
     values_scale=1.0,
+    json_scale=1.0,
     state_scale=1.0,
     timeout_s=600,
 )
@@ -103,6 +106,7 @@ QUICK = Sizes(
     scaling_scale=0.1,
     windows_scale=0.1,
     values_scale=0.2,
+    json_scale=0.25,
     state_scale=0.1,
     timeout_s=200,
 )
@@ -154,8 +158,8 @@ def all_of(size: str, pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
             install.flink()
         if any(system == "bytewax" for _, system in pairs):
             install.bytewax()
-        if any(case == "values" for case, _ in pairs):
-            install.duckdb()
+        if any(case == "values" or system == "decoders" for case, system in pairs):
+            install.decoders()
     except install.Unavailable as problem:
         sys.exit(str(problem))
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
@@ -197,7 +201,7 @@ def child(case: str, system: str, size: str, scratch: Path) -> dict[str, Any]:
 
 def one(case: str, system: str, sizes: Sizes, scratch: Path) -> dict[str, Any]:
     """In that process: warm up, run, sum up."""
-    from benchmarks import backpressure, latency, recovery, state, systems, values, windows
+    from benchmarks import backpressure, latency, nested, recovery, state, systems, values, windows
     from benchmarks.measure import summary
 
     if case == "recovery":
@@ -212,6 +216,8 @@ def one(case: str, system: str, sizes: Sizes, scratch: Path) -> dict[str, Any]:
         return windows.run(sizes.runs, sizes.windows_scale)
     if case == "values":
         return values.run(sizes.runs, sizes.values_scale)
+    if case == "json":
+        return nested.run(5, sizes.json_scale)
     if case in LATENCY:
         return latency.run_system(system, LATENCY[case], sizes.latency_s, sizes.runs)
     found = systems.throughput(case, system, *inputs(case, sizes, scratch), sizes.runs)

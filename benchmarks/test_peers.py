@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import bytewaxpeer, flinkpeer, install, values
+from benchmarks import bytewaxpeer, flinkpeer, install, nested, nestedpeer, values
 from benchmarks.workload import Input, write_json
 
 ROWS = 40_000
@@ -24,7 +24,7 @@ def fetched() -> None:
     try:
         install.flink()
         install.bytewax()
-        install.duckdb()
+        install.decoders()
     except install.Unavailable as problem:
         pytest.skip(str(problem))
 
@@ -58,3 +58,13 @@ def test_bytewax_counts_the_same_events(events: Input) -> None:
 @pytest.mark.slow
 def test_duckdb_counts_the_values_of_the_same_rows() -> None:
     assert list(values.duckdb([8_000, 16_000])) == [8_000, 16_000]
+
+
+def test_all_decoders_find_the_same_payloads_in_nested_json() -> None:
+    try:
+        install.decoders()
+    except install.Unavailable as problem:
+        pytest.skip(str(problem))
+    result = nested.run(1, 0.01)
+    assert result["verified"], result["note"]
+    assert set(result["figures"]) == {"Penstock, dataclasses", "Penstock, all nullable", *nestedpeer.SYSTEMS}

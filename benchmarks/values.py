@@ -96,7 +96,12 @@ def per_row(rows: int) -> float:
 
 def duckdb(sizes: list[int]) -> dict[int, float]:
     """The same of DuckDB."""
-    command = [str(install.duckdb()), "-c", DUCKDB, *map(str, [sizes[0], *sizes])]  # the first is for what is set up on first use
+    command = [
+        str(install.decoders()),
+        "-c",
+        DUCKDB,
+        *map(str, [sizes[0], *sizes]),
+    ]  # the first is for what is set up on first use
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[1:]
     found = {}
     for rows, seconds, counts in map(json.loads, said):
