@@ -55,12 +55,17 @@ def msgspec(path: Path) -> tuple[Decode, Check]:
     import msgspec as peer
 
     block = path.read_bytes()
-    named: Any = lambda name, **fields: peer.defstruct(name, list(fields.items()))  # noqa: E731
-    actor, repo, payload = named("Actor", login=str), named("Repo", name=str), named("Payload", size=int)
-    event = peer.defstruct(
-        "Event",
-        [("type", str), ("actor", actor), ("repo", repo), ("created_at", datetime.datetime), ("payload", payload | None, None)],
-    )
+    actor = peer.defstruct("Actor", [("login", str)])
+    repo = peer.defstruct("Repo", [("name", str)])
+    payload: Any = peer.defstruct("Payload", [("size", int)])
+    fields = [
+        ("type", str),
+        ("actor", actor),
+        ("repo", repo),
+        ("created_at", datetime.datetime),
+        ("payload", payload | None, None),
+    ]
+    event = peer.defstruct("Event", fields)
     decoder = peer.json.Decoder(event)
 
     def check(events: Any) -> tuple[int, int, int]:
