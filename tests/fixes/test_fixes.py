@@ -47,7 +47,6 @@ UNCONVERTED = {
     "expr/udf.py",
     "plan/top.py",
     "row.py",
-    "runners/conductor.py",
     "runners/control.py",
     "runners/runner.py",
     "runners/spark/epochs.py",

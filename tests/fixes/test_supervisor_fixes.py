@@ -138,6 +138,19 @@ def test_an_epoch_that_a_sink_did_not_take_is_committed_by_the_start_after_it(
     assert sink.taken[0] == (before.lineage, 1)
 
 
+# --- a sink that shows another history
+
+
+def test_a_sink_with_another_history_is_gone_on_with_or_left_alone(tmp_path: Path) -> None:
+    job = counted("history", tmp_path / "out").start(local(tmp_path / "storage"))
+    wait_for(lambda: list((tmp_path / "out").glob("epoch=*")) != [], 30, "something is shown")
+    job.stop()
+    text = shown("sinks.history", lambda: counted("history", tmp_path / "out").start(local(tmp_path / "other")))
+    assert text == "Go on with the storage of that run, or write to another place"
+    counted("history", tmp_path / "out").start(local(tmp_path / "storage")).stop()
+    counted("history", tmp_path / "elsewhere").start(local(tmp_path / "third")).stop()
+
+
 # --- a Spark that is gone
 
 

@@ -254,14 +254,12 @@ def test_an_exception_at_any_call_of_a_job_of_epochs_ends_it_with_an_outcome(
         options = resolve(name, {"storage": str(tmp_path / name), "restarts": 2, "backoff": "1ms", "parallelism": 1})
 
         def attempts(conducting: conductor.Conductor) -> epochs.EpochAttempts:
-            from penstock.protocol import coordinator as c
-
             return epochs.EpochAttempts(
                 conducting,
                 spark,
                 lambda stamp: batch.JobThread(spark, conducting),
                 epochs.Budget(100_000, 20),
-                drained=lambda: conducting.post(c.StopAsked(True)),
+                until_drained=True,
             )
 
         running = pen.Job(

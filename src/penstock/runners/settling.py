@@ -104,6 +104,6 @@ def check_sinks(committers: Mapping[str, Committer], lineage: str, ancestors: An
             continue
         raise RestoreError(
             f"sink {name!r} holds epoch {found[1]} of another run of this pipeline (lineage {found[0]}),"
-            f" and this one would start at epoch {epoch + 1}.\n"
-            "  Go on with the storage of that run, or write to another place"
+            f" and this one would start at epoch {epoch + 1}",
+            fix=Fix("sinks.history", "Go on with the storage of that run, or write to another place"),
         )
