@@ -450,6 +450,8 @@ def to_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
     _check_values(values, field)
     try:
         return pa.array(values, type=field.type)
+    except UnicodeEncodeError as error:
+        raise RowError(f"{field.name}: {error.object!r:.80} has half of a character, which cannot be stored") from None
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise RowError(f"{field.name}: {error}") from error
 
