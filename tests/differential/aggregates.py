@@ -47,11 +47,11 @@ def aggregates(types: tuple[str, ...] = ORDERED) -> Iterator[Form]:
         exact = "sort_array(collect_list({0}) filter (where {0} is not null))"
         least = f"cast(element_at({exact}, cast(greatest(ceil(0.5D * size({exact})), 1) as int)) as double)"
         filled = f"if(count({{0}}) = 0, null, {least})"
-        yield Form("quantile", "quantile({0}, 0.5)", (kind,), filled, "percentiles")
+        yield Form("quantile", "quantile({0}, 0.5)", (kind,), filled, "decimals")
         for name in ("approx_percentile", "percentile_approx"):
-            yield Form(name, f"{name}({{0}}, 0.5)", (kind,), f"cast({name}({{0}}, 0.5) as double)", "percentiles")
+            yield Form(name, f"{name}({{0}}, 0.5)", (kind,), f"cast({name}({{0}}, 0.5) as double)", "decimals")
             both = f"cast({name}({{0}}, array(0.25, 1)) as array<double>)"
-            yield Form(name, f"{name}({{0}}, array(0.25, 1))", (kind,), both, "percentiles")
+            yield Form(name, f"{name}({{0}}, array(0.25, 1))", (kind,), both, "decimals")
     yield Form("sum", "sum({0})", ("decimal(10,2)",), "cast(sum({0}) as decimal(38,2))", "decimals")
     for name in ("avg", "var_pop", "stddev"):
         yield Form(name, f"{name}({{0}})", ("decimal(10,2)",), f"{name}(cast({{0}} as double))", "decimals")

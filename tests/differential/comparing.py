@@ -86,23 +86,22 @@ def spark_answers(spark: Any, samples: list[Sample]) -> list[Outcome | str]:
             is_local = pa.types.is_timestamp(array.type) and array.type.tz is None
             cast.append(F.expr(f"cast({name} as timestamp_ntz)").alias(name) if is_local else F.col(name))
     frame = spark.createDataFrame(pa.table(arrays, names=names)).select(*cast)
-    selected, refused = [], {}
+    selected, kinds, refused = [], {}, {}
     for number, each in enumerate(samples):
         text = each.form.spark or each.form.text
         attempt = _attempt(spark, text.format(*each.form.names)).alias(f"r{number}")
         try:
-            frame.select(attempt).schema  # noqa: B018 - this analyses it
-            selected.append((number, attempt))
+            kinds[number] = frame.select(attempt).schema[0].dataType
+            selected.append(attempt)
         except Exception as error:
             refused[number] = str(error).splitlines()[0]
-    answer = frame.select(*(attempt for _, attempt in selected)).toArrow() if selected else pa.table({})
+    answer = frame.select(*selected).toArrow() if selected else pa.table({})
     found: list[Outcome | str] = []
     for number, each in enumerate(samples):
         if number in refused:
             found.append(refused[number])
             continue
-        kind = frame.select(dict(selected)[number]).schema[0].dataType
-        wrapped = values_of(answer, f"r{number}", kind).slice(0, len(each.columns[0]))
+        wrapped = values_of(answer, f"r{number}", kinds[number]).slice(0, len(each.columns[0]))
         values = pc.struct_field(wrapped, "v")
         found.append(Outcome(values, pc.is_null(wrapped)))
     return found

@@ -30,8 +30,12 @@ class Form:
     @property
     def names(self) -> list[str]:
         """The columns, called the same on both sides and differently from those of any other form."""
-        number = zlib.crc32(f"{self.text} {self.types}".encode())
-        return [f"c{number:08x}_{index}" for index in range(len(self.types))]
+        return [f"c{self.number:08x}_{index}" for index in range(len(self.types))]
+
+    @property
+    def number(self) -> int:
+        """A number of its own, the same in every run."""
+        return zlib.crc32(f"{self.text} {self.types}".encode())
 
     def __str__(self) -> str:
         return self.text.format(*self.types)
@@ -393,3 +397,14 @@ def casts() -> Iterator[Form]:
     ):
         yield Form("Cast", f"cast({{0}} as {target})", (source,))
         yield Form("TryCast", f"try_cast({{0}} as {target})", (source,))
+    record = "struct<a: int, b: array<string>>"
+    for source, target in (
+        (record, "struct<a: bigint, b: array<string>>"),
+        ("array<struct<a: int>>", "array<struct<a: string>>"),
+        ("map<string,int>", "map<string,bigint>"),
+        ("map<string,double>", "map<string,int>"),
+    ):
+        yield Form("Cast", f"cast({{0}} as {target})", (source,))
+        yield Form("TryCast", f"try_cast({{0}} as {target})", (source,))
+    by_name = "if({0} is null, null, named_struct('b', {0}.b, 'a', cast({0}.a as string)))"
+    yield Form("Cast", "cast({0} as struct<b: array<string>, a: string>)", (record,), by_name, "fields by name")

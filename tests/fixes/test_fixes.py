@@ -40,7 +40,6 @@ UNCONVERTED = {
     "expr/remaining.py",
     "expr/resolve.py",
     "expr/signed.py",
-    "expr/sql.py",
     "expr/udaf.py",
     "expr/udf.py",
     "plan/top.py",

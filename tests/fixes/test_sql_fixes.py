@@ -77,6 +77,11 @@ def test_several_expressions_are_counted_as_a_struct() -> None:
     assert parse_aggregate(code) == pen.struct(pen.col("x"), pen.col("y")).count_distinct()
 
 
+def test_a_star_becomes_names() -> None:
+    assert "Name the columns" in shown("sql.star", lambda: parse("*"))
+    parse("s")
+
+
 ROWS = pa.schema({"s": pa.string(), "xs": pa.list_(pa.int64())})
 
 

@@ -114,7 +114,8 @@ def _modulo(typed: Typed, args: list[Any], rows: int) -> Evaluated:
     by_zero = pc.fill_null(pc.equal(arrays[1], zero), False)
     divisor = pc.if_else(by_zero, one, pc.fill_null(arrays[1], one))
     dividend = pc.fill_null(arrays[0], one).to_numpy(zero_copy_only=False)
-    rest = pa.array(np.fmod(dividend, divisor.to_numpy(zero_copy_only=False)), typed.type)
+    with np.errstate(invalid="ignore"):  # the rest of an infinite number is NaN, in SQL too
+        rest = pa.array(np.fmod(dividend, divisor.to_numpy(zero_copy_only=False)), typed.type)
     values = pc.if_else(valid, rest, pa.scalar(None, typed.type))
     return masked(values, pc.and_(valid, by_zero), reason)
 

@@ -14,7 +14,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.expr.expressions import Expr
 from penstock.expr.nodes import Call, Case, Cast, Column, Literal, Node, literal
 from penstock.expr.sql_errors import no_such_operator
@@ -101,7 +101,7 @@ def _not(tree: Any) -> Node:
 
 def _column(tree: Any) -> Node:
     if type(tree.this).__name__ == "Star":
-        raise PlanError("* stands for all columns and is no expression. Name the columns")
+        raise PlanError("* stands for all columns, and is no expression", fix=Fix("sql.star", "Name the columns that you want"))
     first, *rest = [part.name for part in tree.parts]
     node: Node = Column(first)
     for name in rest:
