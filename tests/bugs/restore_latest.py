@@ -11,8 +11,11 @@ from penstock import sinks, sources
 
 def counts(step: str, rows: int | None = None) -> pen.Pipeline:
     """Numbers counted by a step of this name."""
-    numbers = sources.generate(lambda i, seed: {"k": i % 3}, schema="k bigint", rate=1000, rows=rows)
-    stream = pen.Pipeline("j").read(numbers).key_by("k").aggregate(s=pen.count(), name=step)
+    numbers = sources.generate(
+        lambda i, seed: {"k": i % 3, "at": i * 1000}, schema="k bigint, at timestamp", rate=1000, rows=rows
+    )
+    timed = pen.Pipeline("j").read(numbers).with_watermark("at", delay="1s")
+    stream = timed.key_by("k").aggregate(s=pen.count(), name=step)
     return stream.write(sinks.memory("x"))
 
 

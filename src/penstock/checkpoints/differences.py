@@ -135,8 +135,8 @@ def _as_a_whole(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
             "end and every further row would be late",
             Fix(
                 "restore.finished",
-                "Keep the state and begin event time anew, or start empty and write to another place; run with finish=False, "
-                "which closes no window, it can go on whenever there is more. "
+                "Keep the state and begin event time anew, or start empty and write to another place. A run with finish=False "
+                "closes no window, so that the next run goes on. "
                 f'Write: restore={call(facts, start_over_time=True)}, or restore="none"',
             ),
         )
