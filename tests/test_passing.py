@@ -51,6 +51,9 @@ class KafkaError:
     def __init__(self, passes: bool) -> None:
         self.passes = passes
 
+    def __repr__(self) -> str:  # the same in every process: it is part of the name of a test
+        return f"KafkaError({self.passes})"
+
     def retriable(self) -> bool:
         return self.passes
 
