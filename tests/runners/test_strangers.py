@@ -226,7 +226,7 @@ def test_the_control_port_says_why_if_it_fails(monkeypatch: pytest.MonkeyPatch) 
     server.start()
     server.join(5)
     assert events == [
-        c.AttemptFailed(STAMP, "the driver's control port has failed: ZeroDivisionError: integer division or modulo by zero")
+        c.AttemptFailed(STAMP, "the line to the workers broke: ZeroDivisionError: integer division or modulo by zero")
     ]
     server._wake_write.close()
 
