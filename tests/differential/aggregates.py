@@ -88,7 +88,7 @@ def _by_spark(spark: Any, table: pa.Table, forms: list[Form]) -> tuple[list[Any]
     local = [name for name in table.column_names if table.schema.field(name).type == pa.timestamp("us")]
     columns = [F.expr(f"cast({n} as timestamp_ntz)").alias(n) if n in local else F.col(n) for n in table.column_names]
     numbered = table.append_column("at", pa.array(range(len(table)), pa.int64()))
-    frame = spark.createDataFrame(numbered).coalesce(1).sortWithinPartitions("at").select(*columns)
+    frame = spark.createDataFrame(numbered).coalesce(1).sortWithinPartitions("k", "at").select(*columns)
     answers: list[Outcome | str] = []
     order: list[Any] = []
     for start in range(0, len(forms), 60):

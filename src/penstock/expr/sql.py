@@ -85,8 +85,12 @@ def node_of_tree(tree: Any) -> Node:
     """A tree of sqlglot's as a node of ours."""
     reader = SYNTAX.get(type(tree).__name__)
     if reader is None:
-        raise no_such_operator(tree)
+        raise _star() if type(tree).__name__ == "Star" else no_such_operator(tree)
     return reader(tree)
+
+
+def _star() -> PlanError:
+    return PlanError("* stands for all columns, and is no expression", fix=Fix("sql.star", "Name the columns that you want"))
 
 
 def _binary(tree: Any) -> Node:
@@ -101,7 +105,7 @@ def _not(tree: Any) -> Node:
 
 def _column(tree: Any) -> Node:
     if type(tree.this).__name__ == "Star":
-        raise PlanError("* stands for all columns, and is no expression", fix=Fix("sql.star", "Name the columns that you want"))
+        raise _star()
     first, *rest = [part.name for part in tree.parts]
     node: Node = Column(first)
     for name in rest:
