@@ -157,6 +157,9 @@ def run_command(
     drop: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A step, source or step.state that may be forgotten.")
     ] = None,
+    start_empty: Annotated[
+        list[str] | None, typer.Option(metavar="STEP.AGGREGATE", help="A new aggregate that may count from here on.")
+    ] = None,
     start_over_time: Annotated[
         bool, typer.Option("--start-over-time", help="Begin event time anew, and keep the state.")
     ] = False,
@@ -167,7 +170,7 @@ def run_command(
     """
     pipeline = load(file, settings or [])
     job = make_runner(runner or default_name(), ctx.params).start(
-        pipeline, restore=restore_of(restore, rename or [], drop or [], start_over_time=start_over_time)
+        pipeline, restore=restore_of(restore, rename or [], drop or [], start_empty or [], start_over_time=start_over_time)
     )
     follow(job)
     status = job.status()

@@ -17,7 +17,9 @@ __all__ = ["flags_text", "restore_of"]
 CALL = "pen.Restore("
 
 
-def restore_of(start: str, rename: Sequence[str], drop: Sequence[str], *, start_over_time: bool) -> Restore:
+def restore_of(
+    start: str, rename: Sequence[str], drop: Sequence[str], start_empty: Sequence[str] = (), *, start_over_time: bool
+) -> Restore:
     """What the flags of `penstock run` say."""
     names = {}
     for each in rename:
@@ -27,7 +29,7 @@ def restore_of(start: str, rename: Sequence[str], drop: Sequence[str], *, start_
                 f"--rename {each!r} does not say what is renamed to what", fix=Fix("cli.rename", "Write: --rename old=new")
             )
         names[old] = new
-    return Restore(start, rename=names, drop=tuple(drop), start_over_time=start_over_time)
+    return Restore(start, rename=names, drop=tuple(drop), start_over_time=start_over_time, start_empty=tuple(start_empty))
 
 
 def flags_text(fix: Fix | None) -> str:

@@ -212,7 +212,7 @@ def test_a_state_that_was_renamed_or_removed(storage: Storage) -> None:
 
 def test_a_state_of_another_type(storage: Storage) -> None:
     storage.run(process(Seen()))
-    text = shown("restore.state-changed", lambda: storage.run(process(Text())))
+    text = shown("restore.state-columns", lambda: storage.run(process(Text())))
     applied(storage, lambda: process(Text()), text)
 
 
@@ -334,6 +334,133 @@ def test_state_of_a_later_version(storage: Storage, monkeypatch: pytest.MonkeyPa
     assert shown("restore.later-version", lambda: storage.run(counts())) == "Use a later version of Penstock"
     monkeypatch.setattr(cut, "step_entry", lambda op: replace(original(op), version=2))
     storage.run(counts())
+
+
+def test_a_state_of_another_kind(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = conductor.manifest_of
+
+    def older(*arguments: Any, **options: Any) -> Any:
+        manifest = original(*arguments, **options)
+        (step,) = manifest.operators
+        states = tuple(replace(state, changes="retract") if state.name == "accumulators" else state for state in step.states)
+        return replace(manifest, operators=(replace(step, states=states),))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(conductor, "manifest_of", older)
+        storage.run(counts())
+    applied(storage, counts, shown("restore.state-changed", lambda: storage.run(counts())))
+
+
+# --- fields and aggregates
+
+
+@dataclass
+class One:
+    n: int
+    rest: str | None = None
+
+
+@dataclass
+class Two:
+    n: int
+    more: int
+
+
+@dataclass
+class TwoWithDefault:
+    n: int
+    more: int = 3
+
+
+@dataclass
+class TwoOrNone:
+    n: int
+    more: int | None
+
+
+@dataclass
+class Begun:
+    n: str = "none"
+    rest: str | None = None
+
+
+@dataclass
+class Renamed:
+    n: int
+    label: str | None = None
+
+
+def holding(kind: Any) -> pen.Pipeline:
+    class Holding(pen.ProcessFunction):
+        one = pen.ValueState(kind)
+
+        def on_row(self, row: pen.Row, ctx: pen.Context) -> None:
+            if self.one.get() is None:
+                self.one.set(kind(**{name: 1 for name in ("n", "more") if name in kind.__annotations__ and kind is not Begun}))
+
+    return process(Holding())
+
+
+def totals(**aggregates: Any) -> pen.Pipeline:
+    p = pen.Pipeline("j")
+    p.read(numbers()).key_by("k").aggregate(**aggregates, name="totals").write(nowhere(), name="out")
+    return p
+
+
+def test_a_field_that_nothing_says_a_value_of(storage: Storage) -> None:
+    storage.run(holding(One))
+    text = shown("restore.field-added", lambda: storage.run(holding(Two), pen.Restore("latest", drop=["f.one.rest"])))
+    assert text.startswith("Give it a default in its class, or declare it as T | None")
+    for better in (TwoWithDefault, TwoOrNone):
+        storage.copy().run(holding(better), pen.Restore("latest", drop=["f.one.rest"]))
+    applied(storage, lambda: holding(Two), text)
+
+
+def test_a_field_that_was_renamed_or_removed(storage: Storage) -> None:
+    storage.run(holding(One))
+    text = shown("restore.field-removed", lambda: storage.run(holding(Renamed)))
+    applied(storage, lambda: holding(Renamed), text, alternatives=2)
+
+
+def test_a_field_of_another_type(storage: Storage) -> None:
+    storage.run(holding(One))
+    mine = storage.copy()
+    mine.run(holding(Begun), evaluate(*code_of(shown("restore.field-changed", lambda: storage.run(holding(Begun))))))
+    mine.run(holding(Begun))
+
+
+def test_an_aggregate_that_is_added_where_nothing_closes(storage: Storage) -> None:
+    storage.run(totals(n=pen.count()))
+    text = shown("restore.aggregate-added", lambda: storage.run(totals(n=pen.count(), most="max(v)")))
+    applied(storage, lambda: totals(n=pen.count(), most="max(v)"), text)
+
+
+def test_an_aggregate_that_was_renamed_or_removed(storage: Storage) -> None:
+    storage.run(totals(n=pen.count(), most="max(v)"))
+    text = shown("restore.aggregate-removed", lambda: storage.run(totals(n=pen.count())))
+    applied(storage, lambda: totals(n=pen.count()), text)
+    text = shown("restore.aggregate-removed", lambda: storage.run(totals(n=pen.count(), highest="max(v)")))
+    renamed, removed = code_of(text)
+    storage.copy().run(totals(n=pen.count(), highest="max(v)"), evaluate(renamed))
+    # Where it was removed, what is there now is new.
+    more = shown(
+        "restore.aggregate-added", lambda: storage.copy().run(totals(n=pen.count(), highest="max(v)"), evaluate(removed))
+    )
+    applied(storage, lambda: totals(n=pen.count(), highest="max(v)"), more)
+
+
+def test_an_aggregate_that_is_another_one(storage: Storage) -> None:
+    storage.run(totals(x="max(v)"))
+    mine = storage.copy()
+    mine.run(totals(x="min(v)"), evaluate(*code_of(shown("restore.aggregate-changed", lambda: storage.run(totals(x="min(v)"))))))
+    mine.run(totals(x="min(v)"))
+
+
+def test_a_name_in_start_empty_that_is_not_there(storage: Storage) -> None:
+    storage.run(totals(n=pen.count()))
+    wrong = pen.Restore("latest", start_empty=["totals.msot"])
+    text = shown("restore.start-empty-name", lambda: storage.run(totals(n=pen.count(), most="max(v)"), wrong))
+    applied(storage, lambda: totals(n=pen.count(), most="max(v)"), text)
 
 
 # --- on the command line

@@ -12,6 +12,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from penstock.checkpoints.columns import owner, stored_names, wanted_names
 from penstock.checkpoints.envelope import Json, canonical
 from penstock.checkpoints.facts import Refuse, RestoreFacts, call, call_without, what
 from penstock.checkpoints.manifest import Columns, Manifest, OperatorEntry, StateEntry
@@ -25,7 +26,7 @@ __all__ = ["differences", "is_step", "mistakes", "nothing_to_change", "unknown_n
 
 def nothing_to_change(facts: RestoreFacts) -> Iterator[Refuse]:
     """Who starts empty has no names to map."""
-    if facts.request == "none" and (facts.rename or facts.drop or facts.start_over_time):
+    if facts.request == "none" and (facts.rename or facts.drop or facts.start_over_time or facts.start_empty):
         yield Refuse(
             "the job is to start empty, and rename, drop and start_over_time say what becomes of a checkpoint",
             Fix("restore.none-with-options", 'Write: restore="none", or ' + call(replace(facts, request="latest"))),
@@ -45,7 +46,7 @@ def unsettled(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
 
 def unknown_names(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
     """Options name what the checkpoint does not have."""
-    known = _names(manifest)
+    known = _names(manifest, facts)
     for option, names in (("rename", tuple(facts.rename)), ("drop", facts.drop)):
         for name in names:
             if name in known:
@@ -62,8 +63,8 @@ def unknown_names(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
 
 def mistakes(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
     """Options contradict each other, or the pipeline."""
-    targets = set(facts.pipeline.sources)
-    known = _names(manifest)
+    targets = {*facts.pipeline.sources, *wanted_names(facts)}
+    known = _names(manifest, facts)
     for step in facts.pipeline.steps:
         targets |= {step.name, *(f"{step.name}.{state.name}" for state in step.states)}
     for old, new in facts.rename.items():
@@ -85,6 +86,13 @@ def mistakes(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
                 f"{old!r} is renamed, and so is its step",
                 Fix("restore.renamed-twice", f"Rename the step alone. Write: {call_without(facts, old)}"),
             )
+    for name in facts.start_empty:
+        if name not in targets:
+            nearest = _nearest(name, [each for each in wanted_names(facts) if each not in known])
+            yield Refuse(
+                f"start_empty names {name!r}, and this pipeline has no such aggregate. It has: {_list(wanted_names(facts))}",
+                Fix("restore.start-empty-name", f"Write: {call_without(facts, name, start_empty=[nearest])}"),
+            )
     left = [facts.rename.get(name, name) for name in known if name not in facts.drop]
     for name in left:
         if left.count(name) > 1:
@@ -94,12 +102,13 @@ def mistakes(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
             )
 
 
-def _names(manifest: Manifest) -> list[str]:
+def _names(manifest: Manifest, facts: RestoreFacts) -> list[str]:
     """Everything `rename` and `drop` can speak of."""
-    names = []
+    names: list[str] = []
     for operator in _stateful(manifest):
         names += [operator.name, *(f"{operator.name}.{state.name}" for state in operator.states)]
-    return names + [source.name for source in manifest.sources]
+    names += [source.name for source in manifest.sources]
+    return [*names, *(name for name in stored_names(manifest, facts) if name not in names)]
 
 
 def is_step(manifest: Manifest, name: str) -> bool:
@@ -236,13 +245,15 @@ def _step(old: OperatorEntry, new: OperatorEntry, facts: RestoreFacts, manifest:
     fresh = [f"{new.name}.{name}" for name in states]
     for state in old.states:
         full = f"{old.name}.{state.name}"
+        if state.name not in states and owner(old, state.name) is not None and facts.pipeline.wanted:
+            continue  # its aggregate is gone, which `columns` says
         if state.name not in states:
             yield Refuse(
                 f"{what(facts)} has state {full!r}, and step {new.name!r} keeps no such state now. It keeps: {_list(states)}",
                 Fix("restore.state-removed", _renamed_or_removed(full, fresh, facts, manifest)),
             )
             continue
-        for reason in _changed_state(full, state, states[state.name], facts):
+        for reason in _changed_state(new.name, full, state, states[state.name], facts):
             yield Refuse(reason, Fix("restore.state-changed", f"Put it back, or drop it. Write: {call(facts, drop=[full])}"))
 
 
@@ -261,7 +272,7 @@ def _changed(old: OperatorEntry, new: OperatorEntry, facts: RestoreFacts) -> Ite
         yield f"{step} had {_params(old.params, new.params)} in {found} and has {_params(new.params, old.params)} now"
 
 
-def _changed_state(name: str, old: StateEntry, new: StateEntry, facts: RestoreFacts) -> Iterator[str]:
+def _changed_state(step: str, name: str, old: StateEntry, new: StateEntry, facts: RestoreFacts) -> Iterator[str]:
     """Why a state cannot be what it was."""
     found = what(facts)
     if old.kind != new.kind:
@@ -269,15 +280,15 @@ def _changed_state(name: str, old: StateEntry, new: StateEntry, facts: RestoreFa
     if old.changes != new.changes:
         yield f"state {name!r} was kept for {old.changes} rows in {found} and is kept for {new.changes} rows now"
     before, after = _columns(old), _columns(new)
-    if before != after:
-        yield f"state {name!r} has columns ({_list(before)}) in {found} and ({_list(after)}) now; columns are not converted yet"
+    if before != after and f"{step}.{new.name}" not in facts.pipeline.wanted:  # otherwise see `columns`
+        yield f"state {name!r} has columns ({_list(before)}) in {found} and ({_list(after)}) now"
 
 
 # --- words
 
 
 def _renamed_or_removed(name: str, now: Sequence[str], facts: RestoreFacts, manifest: Manifest) -> str:
-    new = [other for other in now if other not in _names(manifest)]
+    new = [other for other in now if other not in _names(manifest, facts)]
     removed = call(facts, drop=[name])
     if not new:
         return f"Say that it was removed. Write: {removed}"

@@ -10,9 +10,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from penstock.checkpoints.envelope import Json
 from penstock.checkpoints.manifest import HASH_ID, Columns, Manifest, OperatorEntry
 from penstock.errors import Fix, RestoreError
+from penstock.state.convert import Wanted
 
 __all__ = ["PipelineFacts", "Refuse", "RestoreFacts", "call", "call_without", "what"]
 
@@ -32,6 +35,7 @@ class PipelineFacts:
     sinks: Mapping[str, str] = field(default_factory=dict)
     edges: Mapping[tuple[str, int], Columns] = field(default_factory=dict)  # (keyed step, input) -> what comes in
     closes: bool = True  # whether its end closes anything (windows, timers); otherwise it may be run again after it finished
+    wanted: Mapping[str, Wanted] = field(default_factory=dict)  # "step.state" -> its columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,10 @@ class RestoreFacts:
         request: "latest", "none" or "savepoint"; with the last, `savepoint` is its manifest and `path` where
         it is.
         new_lineage: a random name, used if a new history of outputs begins.
-        rename: old name to new, of steps, sources, or states as "step.state"; `drop` names them likewise.
+        rename: old name to new, of steps, sources, states as "step.state", fields as "step.state.field" and aggregates as
+        "step.aggregate"; `drop` names them likewise.
+        start_empty: aggregates that are new in a step that never closes, as "step.aggregate".
+        stored: "step.state" to the columns of its files, where the step keeps others now.
     """
 
     pipeline: PipelineFacts
@@ -54,6 +61,8 @@ class RestoreFacts:
     rename: Mapping[str, str] = field(default_factory=dict)
     drop: tuple[str, ...] = ()
     start_over_time: bool = False
+    start_empty: tuple[str, ...] = ()
+    stored: Mapping[str, pa.Schema] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +92,8 @@ def call_without(facts: RestoreFacts, name: str, **more: Json) -> str:
     rename = {**{old: new for old, new in facts.rename.items() if old != name}, **more.get("rename", {})}
     drop = list(dict.fromkeys([*(each for each in facts.drop if each != name), *more.get("drop", ())]))
     over = facts.start_over_time or more.get("start_over_time", False)
-    said: dict[str, Json] = {"rename": rename, "drop": drop, "start_over_time": over}
+    empty = list(dict.fromkeys([*(each for each in facts.start_empty if each != name), *more.get("start_empty", ())]))
+    said: dict[str, Json] = {"rename": rename, "drop": drop, "start_over_time": over, "start_empty": empty}
     return _call(facts, {option: value for option, value in said.items() if value})
 
 

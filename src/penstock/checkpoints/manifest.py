@@ -163,6 +163,19 @@ class SinkEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class CountedFrom:
+    """An aggregate that was added to a step at `epoch`: windows open then lack what came before.
+
+    `until`: the event time at which the last of them has closed; None: that is not known.
+    """
+
+    step: str
+    aggregate: str
+    epoch: int
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PendingEntry:
     """What one epoch prepared in one sink: published, and its commit not yet confirmed."""
 
@@ -227,6 +240,7 @@ class Manifest:
     pending: tuple[PendingEntry, ...] = ()
     in_flight: tuple[InFlightEntry, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
+    counted_from: tuple[CountedFrom, ...] = ()
 
     def handles(self) -> Iterator[Mapping[str, Json]]:
         """Every handle of every state, and of rows in flight. After a rescale several may name one file."""
@@ -241,10 +255,11 @@ class Manifest:
         return tuple(sorted({str(handle["path"]) for handle in self.handles()}))
 
     def to_json(self) -> Json:
-        """The manifest as JSON: the fields under their own names."""
-        body = _json(self)
-        if not self.ancestors:
-            del body["ancestors"]  # as it was before there were forks of forks
+        """The manifest as JSON: the fields under their own names; those that are newer than the format, only if they say anything."""
+        body: dict[str, Json] = _json(self)
+        for newer in ("ancestors", "counted_from"):
+            if not body[newer]:
+                del body[newer]
         return body
 
     def to_text(self) -> str:
@@ -340,6 +355,7 @@ def _read_manifest(take: Fields) -> Manifest:
         counters={
             name: take.as_integer(count, f"manifest.counters.{name[:80]}") for name, count in take.object("counters").items()
         },
+        counted_from=_each(take, "counted_from", _counted_from) if "counted_from" in take.value else (),
     )
     if bool(manifest.in_flight) != (manifest.cut == UNALIGNED):
         take.refuse(f"manifest.cut is {manifest.cut}, with {len(manifest.in_flight)} files of rows in flight")
@@ -451,6 +467,10 @@ def _pending(take: Fields, newest: int) -> PendingEntry:
         sink=_name(take, "sink"),
         committables=tuple(item for item, _ in take.items("committables")),
     )
+
+
+def _counted_from(take: Fields) -> CountedFrom:
+    return CountedFrom(_name(take, "step"), take.text("aggregate"), take.integer("epoch", 0), take.optional("until"))
 
 
 def _ranges(take: Fields, name: str, groups: int) -> tuple[Range, ...]:

@@ -21,12 +21,15 @@ answers with one of five decisions, and the runner carries it out. Each refusal 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from penstock.checkpoints.columns import compare, owner
 from penstock.checkpoints.differences import differences, is_step, mistakes, nothing_to_change, unknown_names, unsettled
 from penstock.checkpoints.facts import PipelineFacts, Refuse, RestoreFacts
 from penstock.checkpoints.manifest import Manifest, SourceEntry
+from penstock.state.convert import Conversion
 
 __all__ = [
     "Conclude",
@@ -51,9 +54,13 @@ class StartEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Go on from `manifest` in its own lineage, once its pending epochs are committed."""
+    """Go on from `manifest` in its own lineage, once its pending epochs are committed.
+
+    `conversions`: "step/state" that was stored in other columns.
+    """
 
     manifest: Manifest
+    conversions: Mapping[str, Conversion] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,7 @@ class ForkFrom:
     lineage: str
     parent: tuple[str, int]
     settle: Manifest | None = None
+    conversions: Mapping[str, Conversion] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +109,16 @@ def decide_restore(facts: RestoreFacts) -> Decision:
     if wrong:
         return wrong[0]
     manifest = _with_options(chosen, facts)
-    wrong = [*unknown, *differences(manifest, facts)]
+    columns = compare(chosen, facts)
+    wrong = [*unknown, *differences(manifest, facts), *columns.refusals]
     if len(wrong) > len(unknown):  # a name of which nothing is left was dropped or renamed by an earlier start
         return wrong[0]
+    manifest = replace(manifest, counted_from=(*manifest.counted_from, *columns.counted_from(manifest)))
     if facts.start_over_time or (manifest.finished and over):
         manifest = _started_over(manifest)
     if facts.request == "latest":
-        return Resume(manifest)
-    return ForkFrom(manifest, facts.new_lineage, (chosen.lineage, chosen.epoch), promised)
+        return Resume(manifest, columns.conversions)
+    return ForkFrom(manifest, facts.new_lineage, (chosen.lineage, chosen.epoch), promised, columns.conversions)
 
 
 def _with_options(manifest: Manifest, facts: RestoreFacts) -> Manifest:
@@ -121,6 +131,13 @@ def _with_options(manifest: Manifest, facts: RestoreFacts) -> Manifest:
         states = []
         for state in operator.states:
             full = f"{operator.name}.{state.name}"
+            aggregate = owner(operator, state.name)
+            if aggregate is not None:
+                whole = f"{operator.name}.{aggregate}"
+                if whole in drop:
+                    continue
+                if whole in rename:
+                    state = replace(state, name=f"{rename[whole].rpartition('.')[2]}-{state.name.rpartition('-')[2]}")
             if full not in drop or is_step(manifest, full):
                 renamed = rename.get(full, full) if not is_step(manifest, full) else full
                 states.append(replace(state, name=renamed.rpartition(".")[2] if renamed != full else state.name))
@@ -130,7 +147,13 @@ def _with_options(manifest: Manifest, facts: RestoreFacts) -> Manifest:
     ]
     in_flight = tuple(replace(e, step=rename.get(e.step, e.step)) for e in manifest.in_flight if e.step not in drop)
     cut = manifest.cut if in_flight else "aligned"
-    return replace(manifest, operators=tuple(operators), sources=tuple(sources), in_flight=in_flight, cut=cut)
+    counted_from = tuple(
+        replace(each, step=rename.get(each.step, each.step))
+        for each in manifest.counted_from
+        if each.step not in drop and f"{each.step}.{each.aggregate}" not in drop
+    )
+    changed = replace(manifest, operators=tuple(operators), sources=tuple(sources), counted_from=counted_from)
+    return replace(changed, in_flight=in_flight, cut=cut)
 
 
 def _started_over(manifest: Manifest) -> Manifest:

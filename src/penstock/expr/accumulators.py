@@ -37,7 +37,7 @@ from penstock.expr.listed import Listed
 from penstock.expr.nodes import EVENT_TIME, Case, Literal, Node
 from penstock.expr.quickgroups import apart
 from penstock.expr.rowwise import either
-from penstock.expr.segments import Bools, pairs
+from penstock.expr.segments import Bools, Segments, pairs
 from penstock.expr.slots import Rows, Slots
 from penstock.expr.udaf import BadRows
 from penstock.tracebacks import joined
@@ -192,6 +192,17 @@ class Accumulators:
             schema = schema.append(self._rows.field)
             arrays.append(_combined(self._rows, old.column(ROWS), new.column(ROWS), found))
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def empty(self) -> pa.RecordBatch:
+        """One row of accumulators of no rows."""
+        nothing = Segments(np.empty(0, np.int64), np.zeros(2, np.int64))
+        arrays: list[pa.Array] = []
+        for step in self.steps:
+            if isinstance(step.columns, Folded):
+                arrays += [pa.array([None if f.nullable else 0], f.type) for f in step.columns.fields]
+            else:
+                arrays += step.columns.merge([pa.array([], f.type) for f in step.columns.fields], nothing)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     @property
     def lists(self) -> list[tuple[str, Listed]]:

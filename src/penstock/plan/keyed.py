@@ -6,7 +6,7 @@ keeps in snapshots (`states`, `params`). The state is found by the step's name.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -28,6 +28,7 @@ from penstock.plan.logical import (
     check_columns,
     unique_schema,
 )
+from penstock.state.convert import Wanted
 from penstock.state.keygroups import canonical_type
 from penstock.triggers import EACH_ROW, AfterCount, AfterEach, AfterTime, AfterWatermark, Trigger, after_watermark
 from penstock.windows import Custom, Running, Shape, Sliding, Tumbling
@@ -44,6 +45,7 @@ SESSION_FIELDS = [
     pa.field("__more_ends", pa.list_(pa.int64())),
 ]
 """The open sessions of a key. Most keys have one, which costs two numbers; lists are for the others."""
+SENT = "__sent."
 EMITS = ("append", "update", "retract", "delta", "complete")
 
 
@@ -60,6 +62,15 @@ class StateLayout:
     route: int
     expires: str | None = None  # the column that says when a row is forgotten
     broadcast: bool = False  # the same in every task
+    grows: str = ""  # what may be added to it: see `state.convert`
+    fills: Callable[[], Mapping[str, pa.Scalar]] = dict  # only asked when something was added
+    defaults: Callable[[], Mapping[str, Any]] = dict
+    endless: bool = False
+
+    @property
+    def wanted(self) -> Wanted | None:
+        """What its columns are to be, whatever they were when they were stored."""
+        return None if self.values is None else Wanted(self.values, self.grows, self.fills(), self.defaults(), self.endless)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -150,10 +161,10 @@ class KeyedRows(Keyed):
         return [pa.field(f.name, canonical_type(f.type)) for f in self.by_fields]
 
     def _layout(
-        self, name: str, more: Sequence[pa.Field], values: Sequence[pa.Field] | None, *, expires: str | None = None
+        self, name: str, more: Sequence[pa.Field], values: Sequence[pa.Field] | None, *, expires: str | None = None, **growth: Any
     ) -> StateLayout:
         keys, held = self.state_keys, None if values is None else pa.schema(list(values))
-        return StateLayout(name, pa.schema([*keys, *more]), held, len(keys), expires)
+        return StateLayout(name, pa.schema([*keys, *more]), held, len(keys), expires, **growth)
 
     def _keyed_text(self, what: str, window: str = "") -> str:
         keys = "all rows" if self.by == (ALL_COLUMN,) else f"key_by {', '.join(self.by)}"
@@ -176,6 +187,18 @@ class Aggregating(KeyedRows):
         """The vectorised form of the aggregates."""
         schema = pa.schema([*self.input.schema, *self.input.hidden])
         return Accumulators(self.aggregates, schema, retract=self.input.changes == "retract")
+
+    def _growth(self, *, endless: bool = False) -> dict[str, Any]:
+        """How its accumulators may differ from older ones."""
+        return {"grows": "aggregates", "fills": self._fills, "endless": endless}
+
+    def _fills(self) -> dict[str, pa.Scalar]:
+        """An aggregate that is added begins with no rows."""
+        accumulators = self.accumulators
+        empty = accumulators.empty()
+        sent = zip(accumulators.results, accumulators.finish(empty), strict=True)
+        fills = {f"{SENT}{result.name}": column[0] for result, column in sent}
+        return {**{name: empty.column(name)[0] for name in empty.schema.names}, **fills}
 
     def _result_fields(self) -> list[pa.Field]:
         for name, _ in self.aggregates:
@@ -218,7 +241,7 @@ class Aggregate(Aggregating):
         return self._partial(())
 
     def states(self) -> Sequence[StateLayout]:
-        return [self._layout("accumulators", (), self.accumulators.fields), *self._lists(())]
+        return [self._layout("accumulators", (), self.accumulators.fields, **self._growth(endless=True)), *self._lists(())]
 
     def text(self) -> str:
         return self._keyed_text(self._aggregates_text())
@@ -383,20 +406,21 @@ class WindowAggregate(Aggregating):
 def window_states(node: WindowAggregate) -> list[StateLayout]:
     """What the operators of a windowed aggregate keep."""
     start = pa.field(WINDOW_COLUMN, pa.int64())
-    accumulators = node.accumulators.fields
+    accumulators, growth = node.accumulators.fields, node._growth(endless=isinstance(node.window, Running))
     if node.operator == "count_aggregate":
         return [
-            node._layout("accumulators", [start], accumulators),
+            node._layout("accumulators", [start], accumulators, **growth),
             node._layout("counts", (), [pa.field("__count", pa.int64(), nullable=False)]),
             *node._lists([start]),
         ]
     if node.operator != "pane_aggregate":
-        layouts = [node._layout("accumulators", [start], accumulators), node._layout("timers", [start], None)]
+        layouts = [node._layout("accumulators", [start], accumulators, **growth), node._layout("timers", [start], None)]
         if node.operator == "inverse_aggregate":
-            layouts.append(node._layout("totals", (), [pa.field("__start", pa.int64(), nullable=False), *accumulators]))
+            totals = [pa.field("__start", pa.int64(), nullable=False), *accumulators]
+            layouts.append(node._layout("totals", (), totals, **growth))
         return [*layouts, *node._lists([start])]
     window = [start] if one_end(node.window) else [start, pa.field(END_COLUMN, pa.int64())]
-    layouts = [node._layout("panes", window, pane_fields(node)), node._layout("timers", window, None)]
+    layouts = [node._layout("panes", window, pane_fields(node), **growth), node._layout("timers", window, None)]
     if any(isinstance(part, AfterTime) for part in trigger_parts(node.firing)):
         layouts.append(node._layout("alarms", window, None))
     if node.window.merging:
@@ -439,7 +463,7 @@ def pane_fields(node: WindowAggregate) -> list[pa.Field]:
     fields = [pa.field(f"__pane.{name}", pa.int64(), nullable=False) for name in PANE_NUMBERS]
     fields += [pa.field(f"__trigger.{i}", pa.int64(), nullable=False) for i in range(trigger_width(node.firing))]
     if node.emit == "retract":
-        fields += [pa.field(f"__sent.{f.name}", f.type) for f in node.accumulators.results]
+        fields += [pa.field(f"{SENT}{f.name}", f.type) for f in node.accumulators.results]
     return [*fields, *node.accumulators.fields]
 
 

@@ -120,10 +120,12 @@ class Process(Keyed):
     def states(self) -> Sequence[StateLayout]:
         layouts = [self._layout(DRAWS, (), [pa.field("value", _INT, nullable=False)])]
         for name, state in self.spec.states.items():
-            layouts.append(self._layout(name, (), state.columns(), expires=state.expires))
+            growth: dict[str, Any] = {"grows": "fields", "defaults": state.defaults}
+            layouts.append(self._layout(name, (), state.columns(), expires=state.expires, **growth))
         for name, broadcast in self.spec.broadcasts.items():
             key = pa.field("key", canonical_type(broadcast.key_field.type))
-            layouts.append(StateLayout(name, pa.schema([key]), pa.schema([broadcast.value_field]), 1, broadcast=True))
+            keys, values = pa.schema([key]), pa.schema([broadcast.value_field])
+            layouts.append(StateLayout(name, keys, values, 1, broadcast=True, grows="fields", defaults=broadcast.defaults))
         timer = [pa.field(TIMER, pa.string())]
         if not self.spec.timers:
             layouts.append(self._layout(CLOCK, timer, None))  # holds none, but knows how far the clock was
@@ -148,11 +150,11 @@ class Process(Keyed):
         ]
 
     def _layout(
-        self, name: str, more: Sequence[pa.Field], values: Sequence[pa.Field] | None, *, expires: str | None = None
+        self, name: str, more: Sequence[pa.Field], values: Sequence[pa.Field] | None, *, expires: str | None = None, **growth: Any
     ) -> StateLayout:
         keys = [pa.field(f.name, canonical_type(f.type)) for f in self.by_fields]
         schema = None if values is None else pa.schema(list(values))
-        return StateLayout(name, pa.schema([*keys, *more]), schema, len(keys), expires=expires)
+        return StateLayout(name, pa.schema([*keys, *more]), schema, len(keys), expires=expires, **growth)
 
     def params(self) -> dict[str, Any] | None:
         return None if self.order is None else {"order": self.order}

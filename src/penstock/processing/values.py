@@ -37,6 +37,7 @@ class ValueType:
 
     def __init__(self, name: str, annotation: Any) -> None:
         self.field = to_field(name, annotation)
+        self.annotation = annotation
         self.plain: Convert = plain_maker(self.field)
         maker = instance_maker(annotation) if not isinstance(annotation, pa.DataType) else copy.deepcopy
         nested = pa.types.is_nested(self.field.type)

@@ -42,12 +42,12 @@ from penstock.protocol import coordinator as c
 from penstock.protocol.messages import TIME_MIN, Aborted, Completed, Stamp
 from penstock.runners.collecting import Collecting
 from penstock.runners.commits import Answer, Commits
-from penstock.runners.cut import StartPoint, manifest_of, pipeline_facts, start_from, task_names
+from penstock.runners.cut import StartPoint, manifest_of, pipeline_facts, start_from, stored_columns, task_names
 from penstock.runners.faults import reach
 from penstock.runners.options import Options
 from penstock.runners.publishing import Publishing
 from penstock.runners.settling import Ancestors, ancestors_of, check_sinks, pending_of, settle
-from penstock.runners.status import STATES, Status
+from penstock.runners.status import STATES, Status, incomplete
 from penstock.runners.wishes import Failures, Wishes
 from penstock.runners.world import Crash, World
 from penstock.runtime.assemble import sink_context
@@ -88,15 +88,18 @@ class Restore:
 
     Args:
         path: the folder of a savepoint, or "latest" for the newest checkpoint of the job.
-        rename: old name to new, of steps, of sources, and of states as "step.state".
+        rename: old name to new, of steps, of sources, of states as "step.state", of the fields of their classes as
+            "step.state.field", and of aggregates as "step.aggregate".
         drop: what is to be forgotten, by the same names.
         start_over_time: event time begins anew; with it, a job that had finished can go on.
+        start_empty: aggregates that are new in a step that never closes, as "step.aggregate": they count from here on.
     """
 
     path: str | Path
     rename: dict[str, str] | None = None
     drop: tuple[str, ...] | list[str] = ()
     start_over_time: bool = False
+    start_empty: tuple[str, ...] | list[str] = ()
 
 
 STORAGE = Fix("start.storage", 'Write: storage="checkpoints", a folder that is made if it is not there')
@@ -219,6 +222,7 @@ class Conductor:
             guarantee=tuple(guarantees(self.plan, self.runner)),
             error=self._said(),
             epoch_age_s=round(max(0, self.clock() - self.last_publish_us) / 1e6, 3) if self.last_publish_us else -1.0,
+            incomplete=incomplete((self.start if self.manifest is None else self.manifest).counted_from),
         )
 
     def _said(self) -> str | None:
@@ -349,9 +353,11 @@ class Conductor:
         if request not in ("latest", "none"):
             request = "savepoint"
             savepoint, source = open_savepoint(options.path)
+        facts, chosen = pipeline_facts(self.plan), newest if savepoint is None else savepoint
+        changed = bool(options.rename or options.drop)
         decision = decide_restore(
             RestoreFacts(
-                pipeline=pipeline_facts(self.plan),
+                pipeline=facts,
                 newest=newest,
                 new_lineage=self.world.fresh_id(),
                 request=request,
@@ -360,15 +366,17 @@ class Conductor:
                 rename=options.rename or {},
                 drop=tuple(options.drop),
                 start_over_time=options.start_over_time,
+                start_empty=tuple(options.start_empty),
+                stored=stored_columns(facts, chosen, source or repository.store, changed=changed),
             )
         )
         match decision:
             case Refuse():
                 raise decision.error()
-            case Resume(manifest):
+            case Resume(manifest, conversions):
                 self._began = manifest.epoch
                 self.lineage, self.ancestors = manifest.lineage, ancestors_of(manifest)
-                self.start, self.manifest = start_from(manifest), manifest
+                self.start, self.manifest = start_from(manifest, conversions), manifest
                 return pending_of(manifest), manifest.epoch
             case Conclude(manifest, refusal):
                 self.lineage, self.ancestors = manifest.lineage, ancestors_of(manifest)
@@ -378,12 +386,16 @@ class Conductor:
                 self._settle(unsettled)
                 self._began, self.lineage, self.start = 0, lineage, StartPoint()
                 return [], 0
-            case ForkFrom(manifest, lineage, parent, unsettled):
+            case ForkFrom(manifest, lineage, parent, unsettled, conversions):
                 assert source is not None
                 self._settle(unsettled)
                 adopted = repository.adopt(manifest, source, 0)
                 self._began = adopted.epoch
-                self.lineage, self.ancestors, self.start = lineage, (parent, *ancestors_of(manifest)), start_from(adopted)
+                self.lineage, self.ancestors, self.start = (
+                    lineage,
+                    (parent, *ancestors_of(manifest)),
+                    start_from(adopted, conversions),
+                )
                 return [], adopted.epoch
 
     def _published_since(self, newest: Manifest | None) -> bool:
@@ -531,7 +543,7 @@ class Conductor:
             # A coordinator that slept while another took over finds its files gone: more attempts would not help.
             self._repository.log.check_held()
             self._repository.sweep((stamp.term, stamp.attempt))
-            if self.manifest is not None:
+            if self.manifest is not None and self.manifest.epoch > self.start.epoch:
                 self.start = start_from(self.manifest)
             self.times, self.counters = {}, {}
             self._attempts.begin(stamp, self.start)

@@ -8,7 +8,7 @@ out anew.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from penstock.checkpoints.manifest import (
     Columns,
+    CountedFrom,
     FieldEntry,
     InFlightEntry,
     Manifest,
@@ -28,7 +29,7 @@ from penstock.checkpoints.manifest import (
     columns_of,
 )
 from penstock.checkpoints.restore import PipelineFacts
-from penstock.plan.keyed import Stateful
+from penstock.plan.keyed import Stateful, StateLayout
 from penstock.plan.logical import AssignTime, Node, Read, Write
 from penstock.plan.physical import Op, PhysicalPlan
 from penstock.plan.process import Process
@@ -36,7 +37,9 @@ from penstock.protocol.coordinator import Publish
 from penstock.protocol.messages import TIME_MIN, SplitAssigned, TaskAck
 from penstock.runtime.assemble import Restored
 from penstock.runtime.wiring import column_texts, task_name
+from penstock.state.convert import Conversion
 from penstock.state.keygroups import group_range
+from penstock.state.runfile import OP, Files, stored_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class StartPoint:
     splits: Mapping[str, Mapping[str, SplitEntry]] = field(default_factory=dict)  # source -> split
     counters: Mapping[str, int] = field(default_factory=dict)
     taken_us: int = 0  # when the snapshot was taken
+    counted_from: tuple[CountedFrom, ...] = ()
 
     def silence(self, source: str, split: str) -> int:
         """How long a split had been silent then. Time in which nobody could read it, such as since then, does not count."""
@@ -69,16 +73,17 @@ class StartPoint:
         ]
 
 
-def start_from(manifest: Manifest | None) -> StartPoint:
-    """A checkpoint as a start; None: from nothing."""
+def start_from(manifest: Manifest | None, conversions: Mapping[str, Conversion] | None = None) -> StartPoint:
+    """A checkpoint as a start; None: from nothing. `conversions`: of states that are in other columns there."""
     if manifest is None:
         return StartPoint()
     states = {f"{op.name}/{s.name}": list(s.handles) for op in manifest.operators for s in op.states}
     floors = {f"{op.name}/{s.name}": [list(f) for f in s.floors] for op in manifest.operators for s in op.states}
     watermarks = {op.name: [list(w) for w in op.watermarks] for op in manifest.operators}
     splits = {source.name: dict(source.splits) for source in manifest.sources}
-    restored = Restored(states, floors, watermarks, [entry.to_json() for entry in manifest.in_flight])
-    return StartPoint(manifest.epoch, restored, splits, dict(manifest.counters), manifest.processing_time_us)
+    restored = Restored(states, floors, watermarks, [entry.to_json() for entry in manifest.in_flight], conversions or {})
+    counters, taken = dict(manifest.counters), manifest.processing_time_us
+    return StartPoint(manifest.epoch, restored, splits, counters, taken, manifest.counted_from)
 
 
 def task_names(plan: PhysicalPlan, parallelism: int) -> list[str]:
@@ -102,6 +107,7 @@ def manifest_of(
     counters = Counter(start.counters)
     for ack in acks.values():
         counters.update(ack.counters)
+    operators = tuple(operator_entry(op, plan, parallelism, acks) for op in plan.stateful)
     return Manifest(
         pipeline=plan.name,
         lineage=publish.stamp.lineage,
@@ -117,12 +123,13 @@ def manifest_of(
         max_parallelism=plan.max_parallelism,
         finished=publish.finished,
         cut="unaligned" if in_flight else "aligned",
-        operators=tuple(operator_entry(op, plan, parallelism, acks) for op in plan.stateful),
+        operators=operators,
         sources=tuple(source_entry(op, acks) for op in plan.reads),
         sinks=tuple(SinkEntry(op.name, sink_kind(op)) for op in plan.writes),
         pending=tuple(PendingEntry(p.epoch, p.sink, tuple(p.committables)) for p in publish.pending),
         in_flight=in_flight,
         counters=dict(counters),
+        counted_from=still_open(start.counted_from, operators),
     )
 
 
@@ -214,6 +221,7 @@ def pipeline_facts(plan: PhysicalPlan) -> PipelineFacts:
         sources={op.name: source_kind(op) for op in plan.reads},
         sinks={op.name: sink_kind(op) for op in plan.writes},
         edges=edges_of(plan),
+        wanted={f"{op.name}.{layout.name}": wanted for op, layout in _layouts(plan) if (wanted := layout.wanted) is not None},
         closes=closes_at_end(plan),
     )
 
@@ -230,6 +238,37 @@ def has_timers(node: Node) -> bool:
     if isinstance(node, Process):
         return bool(node.spec.timers)
     return isinstance(node, Stateful) and any(layout.values is None for layout in node.states())
+
+
+def _layouts(plan: PhysicalPlan) -> Iterator[tuple[Op, StateLayout]]:
+    for op in plan.stateful:
+        assert isinstance(op.node, Stateful)
+        yield from ((op, layout) for layout in op.node.states())
+
+
+def stored_columns(facts: PipelineFacts, manifest: Manifest | None, files: Files, *, changed: bool) -> dict[str, pa.Schema]:
+    """What a checkpoint holds in other columns than the pipeline: "step.state" to its value columns, by one of its files, since a
+    manifest has their types only as text. `changed`: something was said of their names."""
+    if manifest is None:
+        return {}
+    now = {f"{step.name}.{state.name}": state.schema for step in facts.steps for state in step.states}
+    then = {f"{op.name}.{state.name}": state for op in manifest.operators for state in op.states}
+    if not changed and all(now.get(name) == state.schema for name, state in then.items()):
+        return {}
+    found = {}
+    for name, state in then.items():
+        if state.kind == "value" and state.handles:
+            columns = stored_schema(str(state.handles[0]["path"]), files)
+            nullable = {each.name: each.nullable for each in state.schema}
+            values = list(columns)[columns.names.index(OP) + 1 :]
+            found[name] = pa.schema([each.with_nullable(nullable.get(each.name, True)) for each in values])
+    return found
+
+
+def still_open(counted_from: Sequence[CountedFrom], operators: Sequence[OperatorEntry]) -> tuple[CountedFrom, ...]:
+    """The aggregates that lack rows in windows that were open when they were added, and still are."""
+    times = {op.name: min((time for *_, time in op.watermarks), default=TIME_MIN) for op in operators}
+    return tuple(each for each in counted_from if each.until is None or times.get(each.step, TIME_MIN) < each.until)
 
 
 def edges_of(plan: PhysicalPlan) -> dict[tuple[str, int], Columns]:

@@ -46,6 +46,7 @@ from penstock.plan.process import Process
 from penstock.plan.top import Top, WindowTop
 from penstock.protocol.messages import TIME_MIN
 from penstock.state.backend import Backend, Columnar, RocksDB
+from penstock.state.convert import Conversion, Converter
 from penstock.state.keygroups import canonical_keys, group_range, groups_of, hash_keys
 from penstock.state.rocksdb import RocksTable
 from penstock.state.runfile import Files, Handle
@@ -64,6 +65,7 @@ class Restored:
     floors: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)  # "operator/state" -> [[first, last, floor], ...]
     watermarks: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)  # operator -> [[first, last, time], ...]
     in_flight: Sequence[Mapping[str, Any]] = ()  # rows to be processed before any others, as entries of the manifest
+    conversions: Mapping[str, Conversion] = field(default_factory=dict)  # "operator/state" that was stored in other columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,9 +360,11 @@ def open_state(op: Op, layout: keyed.StateLayout, site: Site) -> KeyedTable | Ti
     found = handles(op, layout.name, site, groups)
     if layout.values is not None:
         spec = StateSpec(layout.name, layout.keys, layout.values, layout.route, layout.expires)
+        conversion = site.restored.conversions.get(f"{op.name}/{layout.name}")
+        convert = None if conversion is None else Converter(layout.wanted, conversion)
         if isinstance(site.backend, RocksDB) and not layout.broadcast:  # which is in memory as a whole anyway
-            return RocksTable.open(spec, groups, max_parallelism, found, site.files, settings=site.backend)
-        return KeyedTable.open(spec, groups, max_parallelism, found, site.files, lasting=not site.drains)
+            return RocksTable.open(spec, groups, max_parallelism, found, site.files, convert=convert, settings=site.backend)
+        return KeyedTable.open(spec, groups, max_parallelism, found, site.files, convert=convert, lasting=not site.drains)
     floors = site.restored.floors.get(f"{op.name}/{layout.name}", ())
     return TimerTable.open(
         layout.keys, site.groups, max_parallelism, found, site.files, floors=floors, route_columns=layout.route

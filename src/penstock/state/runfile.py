@@ -47,6 +47,8 @@ __all__ = [
     "read_run",
     "remember_validated",
     "run_schema",
+    "stored_schema",
+    "visible_rows",
 ]
 
 GROUP, HASH, OP = "__group", "__hash", "__op"
@@ -209,8 +211,12 @@ def read_run(handle: Handle, files: Files, schema: pa.Schema) -> pa.RecordBatch:
     return decode_run(files.open(handle.path), handle, schema)[0]
 
 
-def decode_run(data: pa.Buffer, handle: Handle, schema: pa.Schema) -> tuple[pa.RecordBatch, bool]:
-    """The batch, sorted; and whether the file is. Of one that is not, the rows that are visible."""
+def decode_run(data: pa.Buffer, handle: Handle, schema: pa.Schema | None) -> tuple[pa.RecordBatch, bool]:
+    """The batch, sorted; and whether the file is. Of one that is not, the rows that are visible.
+
+    Args:
+        schema: the columns that it must have; None: those that it has.
+    """
     if not isinstance(data, pa.Buffer):
         data = pa.py_buffer(data)
     if data.size != handle.bytes:
@@ -232,13 +238,26 @@ def decode_run(data: pa.Buffer, handle: Handle, schema: pa.Schema) -> tuple[pa.R
     return batch, is_sorted
 
 
-def _decode(data: pa.Buffer, schema: pa.Schema) -> tuple[pa.RecordBatch, bool]:
+def visible_rows(handle: Handle, files: Files) -> pa.RecordBatch:
+    """The visible rows of a stored run, sorted, in the columns that it has."""
+    return _within(decode_run(files.open(handle.path), handle, None)[0], handle)
+
+
+def stored_schema(path: str, files: Files) -> pa.Schema:
+    """The columns of a stored run."""
+    try:
+        return pa.ipc.open_file(files.open(path)).schema
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptError(f"state file {path} is no run: {error}") from error
+
+
+def _decode(data: pa.Buffer, schema: pa.Schema | None) -> tuple[pa.RecordBatch, bool]:
     reader = pa.ipc.open_file(data)
     found = reader.schema
     format = dict(found.metadata or {})
     if format not in (SORTED, UNSORTED):
         raise ValueError(f"format {found.metadata}, this version reads {SORTED} and {UNSORTED}")
-    if not found.equals(schema):
+    if schema is not None and not found.equals(schema):
         raise ValueError(f"its columns are ({_columns(found)}), expected ({_columns(schema)})")
     if reader.num_record_batches != 1:
         raise ValueError(f"{reader.num_record_batches} batches, expected 1")

@@ -24,7 +24,7 @@ A table without value columns is a set.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -35,7 +35,7 @@ from penstock.state import inplace, keygroups
 from penstock.state.columns import Bools, Ints, Rows, batch_of, fixed_array, fixed_values
 from penstock.state.history import MERGE_BYTES_MAX, Frozen, History, reopen
 from penstock.state.overlay import Asked, Overlay
-from penstock.state.runfile import GROUP, HASH, PUT, Files, Groups, Handle, Hashes
+from penstock.state.runfile import GROUP, HASH, PUT, Files, Groups, Handle, Hashes, visible_rows
 from penstock.state.runs import NEVER, Expiry, Run, expired, find, merge_runs, parts_of
 from penstock.state.spec import StateSpec
 
@@ -119,17 +119,24 @@ class KeyedTable:
         max_parallelism: int,
         handles: Iterable[Handle],
         files: Files,
+        *,
+        convert: Callable[[pa.RecordBatch, pa.Schema], pa.RecordBatch] | None = None,
         **options: Any,
     ) -> Self:
         """The table that was stored as `handles`: newest first; lists of different old tasks one after the other.
 
         Args:
+            convert: makes the rows of other columns ones of these: what it makes is written by the next snapshot, as if it had changed.
             options: As for the table itself.
         """
         mine = [handle for each in handles if (handle := each.within(groups)) is not None]
         assert all(handle.kind == "run" for handle in mine), "timers are not a table"
         schema = spec.schema
-        runs = [reopen(handle, files, schema) for handle in mine]
+        if convert is None:
+            runs = [reopen(handle, files, schema) for handle in mine]
+        else:
+            stored = (visible_rows(handle, files) for handle in mine)
+            runs = [Run.of(convert(rows, schema)) for rows in stored if rows.num_rows]
         table = cls(spec, groups, max_parallelism, [run for run in runs if run.rows], **options)
         if table._lasting:
             table._load_all()

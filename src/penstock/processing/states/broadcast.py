@@ -56,6 +56,10 @@ class BroadcastState(Generic[K, V]):
         """The column of its values."""
         return self._kind.field
 
+    def defaults(self) -> dict[str, Any]:
+        """What fields are that were added to the class of its values since."""
+        return {VALUE: defaults_of(self._kind.annotation)}
+
     def bound(self, table: Any, scope: Scope) -> Any:
         """A copy that works."""
         state = copy.copy(self)

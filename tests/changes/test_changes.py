@@ -1,0 +1,156 @@
+"""Changes of state: each restored with the right answer or refused in so many words, in every runner.
+
+All changes that can be kept are steps of one pipeline, so a runner restores them in one job; a refusal starts none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as pen
+from changes import programs
+from changes.programs import CHANGES, REFUSED, Refused, pipeline, restored
+from conformance import data, source
+from conformance.oracle import by_epoch
+from golden.checkpoints import goldens
+from golden.checkpoints.write import make_rows, rows_read
+from penstock.testing import Simulated
+
+ROWS = {split: make_rows(77 + number, split) for number, split in enumerate("ab")}
+READ = {row["id"] for rows in ROWS.values() for row in rows[: len(rows) // 2]}
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """In memory, if that is possible: many small files, each to be safe on disk."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as found:
+        yield Path(found)
+
+
+@pytest.fixture(scope="module")
+def before(folder: Path) -> Path:
+    """What the old version of all steps leaves in the middle of the input: a storage, a savepoint, and what it had sent."""
+    made = folder / "before"
+    stopped(CHANGES, made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def refused(folder: Path) -> Path:
+    made = folder / "refused"
+    stopped(REFUSED, made)
+    return made
+
+
+def stopped(changes: Any, made: Path) -> None:
+    made.mkdir()
+    (made / "gate").write_text("0")
+    job = pipeline(changes, "old", ROWS, made / "out", made).start(
+        pen.Local(parallelism=2, storage=made / "storage", snapshot_every="50ms")
+    )
+    began = time.monotonic()
+    while rows_read(job.conductor.manifest) < len(READ):
+        assert time.monotonic() < began + 30, job.status()
+        time.sleep(0.01)
+    job.savepoint(made / "savepoint")
+    job.stop(timeout="60s")
+
+
+@pytest.fixture
+def make_runner(request: pytest.FixtureRequest) -> Any:
+    def make(name: str, storage: Path) -> Any:
+        if name == "local":
+            return pen.Local(parallelism=3, storage=storage)
+        if name == "rocksdb":
+            return pen.Local(parallelism=1, storage=storage, state="rocksdb")
+        if name == "simulated":
+            return Simulated(seed=1, parallelism=1, storage=storage, snapshot_every="200ms")
+        from pyspark import cloudpickle
+
+        spark = request.getfixturevalue("spark")
+        for module in (programs, source, data):
+            cloudpickle.register_pickle_by_value(module)
+        return {"micro-batch": pen.MicroBatch, "continuous": pen.Continuous}[name](spark, parallelism=3, storage=storage)
+
+    return make
+
+
+RUNNERS = ["local", "simulated", "rocksdb"]
+ON_SPARK = [pytest.param(name, marks=pytest.mark.spark) for name in ("micro-batch", "continuous")]
+
+
+def check(change: programs.Change, before: Path, out: Path) -> str:
+    """What differs in the output of a step, if anything does. What the old version had sent stands, without what is new."""
+    assert change.gives is not None
+    by_key: dict[str, tuple[list[Any], list[Any]]] = defaultdict(lambda: ([], []))
+    for rows in ROWS.values():
+        for row in rows:
+            by_key[row["k"]][row["id"] not in READ].append(row)
+    expected = [row for k, rows in by_key.items() for row in change.gives(k, *rows)]
+    names = sorted(expected[0])
+    old, new = by_epoch(str(before / "out" / change.name)), by_epoch(str(out / change.name))
+    if change.name in ("running", "aggregate-renamed", "aggregate-wider"):
+        return goldens.compared(goldens.shown(goldens.standing(new, "latest", ["k"]), names), goldens.shown(expected, names))
+    standing: Counter[str] = Counter()
+    for rows in (old, new):
+        for row in rows:
+            (text,) = goldens.shown([row], names)
+            standing[text] += row["change"]
+    if change.name == "panes":
+        return goldens.compared(+standing, goldens.shown(expected, names))
+    sent = {identity(row) for row in old}
+    found = goldens.shown(new, names)
+    return goldens.compared(found, goldens.shown([row for row in expected if identity(row) not in sent], names))
+
+
+def identity(row: Any) -> str:
+    """Which window or key a row is of."""
+    start = goldens.plain(row["window_start"]) if "window_start" in row else row.get("ids") or row.get("text")
+    return json.dumps([row["k"], start])
+
+
+@pytest.mark.parametrize("start", ["latest", "savepoint"])
+@pytest.mark.parametrize("runner", [*RUNNERS, *ON_SPARK])
+def test_state_that_grew_is_restored_right(before: Path, folder: Path, make_runner: Any, runner: str, start: str) -> None:
+    if runner in ("continuous", "rocksdb") and start == "latest":
+        pytest.skip("one of both is enough where starting takes long")
+    made = folder / f"{runner}-{start}"
+    made.mkdir()
+    storage = made / "storage"
+    if start == "latest":
+        copy(before / "storage", storage)
+    restore = restored(CHANGES, "latest" if start == "latest" else before / "savepoint")
+    job = pipeline(CHANGES, "new", ROWS, made / "out", made).start(make_runner(runner, storage), restore=restore)
+    job.wait(timeout="240s")
+    wrong = {change.name: text for change in CHANGES if (text := check(change, before, made / "out"))}
+    assert wrong == {}, "\n".join(f"{name}: {text}" for name, text in wrong.items())
+
+
+def copy(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.sock", "control*"))
+
+
+@pytest.mark.parametrize("runner", ["local", *ON_SPARK])
+@pytest.mark.parametrize("change", REFUSED, ids=lambda change: change.name)
+def test_what_cannot_be_kept_is_refused_before_the_first_row(
+    refused: Path, tmp_path: Path, make_runner: Any, runner: str, change: Refused
+) -> None:
+    copy(refused / "storage", tmp_path / "storage")
+    changed = [Refused(each.name, each.old, each.new if each is change else each.old, "", "") for each in REFUSED]
+    pipe = pipeline(changed, "new", ROWS, tmp_path / "out", tmp_path)
+    with pytest.raises(pen.RestoreError) as error:
+        pipe.start(make_runner(runner, tmp_path / "storage")).wait(timeout="120s")
+    assert error.value.message == change.message
+    assert error.value.fix is not None
+    assert error.value.fix.text == change.fix
+    assert not (tmp_path / "opened.log").exists(), "something was read"
