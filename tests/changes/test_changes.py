@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import penstock as pen
@@ -24,6 +25,8 @@ from conformance import data, source
 from conformance.oracle import by_epoch
 from golden.checkpoints import goldens
 from golden.checkpoints.write import make_rows, rows_read
+from penstock import sinks, sources
+from penstock.runners import faults
 from penstock.testing import Simulated
 
 ROWS = {split: make_rows(77 + number, split) for number, split in enumerate("ab")}
@@ -85,7 +88,6 @@ def make_runner(request: pytest.FixtureRequest) -> Any:
     return make
 
 
-RUNNERS = ["local", "simulated", "rocksdb"]
 ON_SPARK = [pytest.param(name, marks=pytest.mark.spark) for name in ("micro-batch", "continuous")]
 
 
@@ -119,11 +121,19 @@ def identity(row: Any) -> str:
     return json.dumps([row["k"], start])
 
 
-@pytest.mark.parametrize("start", ["latest", "savepoint"])
-@pytest.mark.parametrize("runner", [*RUNNERS, *ON_SPARK])
+@pytest.mark.parametrize(
+    ("runner", "start"),
+    [
+        ("local", "latest"),
+        ("local", "savepoint"),
+        ("simulated", "latest"),
+        ("simulated", "savepoint"),
+        ("rocksdb", "savepoint"),
+        pytest.param("micro-batch", "latest", marks=pytest.mark.spark),
+        pytest.param("continuous", "savepoint", marks=pytest.mark.spark),
+    ],
+)
 def test_state_that_grew_is_restored_right(before: Path, folder: Path, make_runner: Any, runner: str, start: str) -> None:
-    if runner in ("continuous", "rocksdb") and start == "latest":
-        pytest.skip("one of both is enough where starting takes long")
     made = folder / f"{runner}-{start}"
     made.mkdir()
     storage = made / "storage"
@@ -154,3 +164,74 @@ def test_what_cannot_be_kept_is_refused_before_the_first_row(
     assert error.value.fix is not None
     assert error.value.fix.text == change.fix
     assert not (tmp_path / "opened.log").exists(), "something was read"
+
+
+def windows(*, more: bool) -> pen.Pipeline:
+    """Windows of a thousand rows' time, over numbers that come for ever."""
+
+    def rows(index: Any, seed: int) -> dict[str, Any]:
+        return {"k": index % 3, "v": index, "at": np.datetime64("2026-01-01", "us") + index * np.timedelta64(1, "ms")}
+
+    p = pen.Pipeline("windows")
+    stream = p.read(sources.generate(rows, schema="k bigint, v bigint, at timestamp", rate=2000, name="numbers"))
+    keyed = stream.with_watermark("at", delay="0s").key_by("k").window(pen.tumbling("1s"))
+    aggregates: dict[str, Any] = {"n": pen.count(), **({"most": pen.col("v").max()} if more else {})}
+    keyed.aggregate(**aggregates, name="counts").write(sinks.foreach_batch(ignored, idempotent=True), name="out")
+    return p
+
+
+def ignored(rows: Any, epoch: pen.Epoch) -> None: ...
+
+
+def test_status_names_what_counts_from_the_restore_until_the_windows_of_then_have_closed(tmp_path: Path) -> None:
+    def start(*, more: bool) -> pen.Job:
+        return windows(more=more).start(pen.Local(storage=tmp_path, snapshot_every="20ms"))
+
+    def until(job: pen.Job, what: Any) -> None:
+        began = time.monotonic()
+        while not what():
+            assert time.monotonic() < began + 60, job.status()
+            time.sleep(0.002)
+
+    job = start(more=False)
+    until(job, lambda: job.conductor.epochs_published >= 5)
+    job.stop()
+    assert job.status().incomplete == ()
+    job = start(more=True)
+    job.stop()  # at once: the next start still knows
+    job = start(more=True)
+    (told,) = job.status().incomplete
+    assert told.startswith("counts.most counts from epoch ")
+    assert "windows that were open then" in told
+    until(job, lambda: not job.status().incomplete)
+    job.stop()
+    assert start_and_look(start(more=True)) == ()
+
+
+def start_and_look(job: pen.Job) -> tuple[str, ...]:
+    with job:
+        return job.status().incomplete
+
+
+def test_a_first_attempt_that_fails_after_the_restore_is_followed_by_one_that_converts_again(
+    before: Path, folder: Path, make_runner: Any
+) -> None:
+    made = folder / "second attempt"
+    made.mkdir()
+    copy(before / "storage", made / "storage")
+    attempts = []
+
+    def fail(point: str, epoch: int) -> None:
+        if point == "store.before":
+            attempts.append(epoch)
+            if len(attempts) == 1:
+                raise OSError("not this time")
+
+    faults.hook = fail
+    try:
+        runner = pen.Local(parallelism=3, storage=made / "storage", backoff="10ms")
+        pipeline(CHANGES, "new", ROWS, made / "out", made).run(runner, restore=restored(CHANGES, "latest"))
+    finally:
+        faults.hook = None
+    assert len(attempts) > 1
+    assert {change.name: text for change in CHANGES if (text := check(change, before, made / "out"))} == {}

@@ -8,7 +8,9 @@ dataclass is a dict). Reading makes a new object of it. Changing what came from 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
+import typing
 from collections.abc import Callable, Mapping, Set
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +20,7 @@ import pyarrow as pa
 
 from penstock.errors import RowError
 from penstock.functions import fields_of, instance_maker
-from penstock.schema import to_array, to_field, to_values, type_name
+from penstock.schema import is_optional, is_record_class, record_hints, to_array, to_field, to_values, type_name
 
 Convert = Callable[[Any], Any]
 
@@ -37,7 +39,7 @@ class ValueType:
 
     def __init__(self, name: str, annotation: Any) -> None:
         self.field = to_field(name, annotation)
-        self.annotation = annotation
+        self.defaults = {} if isinstance(annotation, pa.DataType) else defaults_of(annotation)
         self.plain: Convert = plain_maker(self.field)
         maker = instance_maker(annotation) if not isinstance(annotation, pa.DataType) else copy.deepcopy
         nested = pa.types.is_nested(self.field.type)
@@ -59,6 +61,36 @@ def written(annotation: Any) -> str:
     """
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     return re.sub(r"\b(?:[\w<>]+\.)+(?=\w)", "", text)
+
+
+def defaults_of(annotation: Any) -> dict[str, tuple[Any, Any]]:
+    """What the fields of a class are for values that were stored before it had them: the defaults that it declares.
+
+    Field to its default (as an Arrow scalar; None if there is none) and the same of the fields below it; through lists and dicts.
+    It is looked up where the class is written: in a worker, to which it was sent, its annotations may not be readable.
+    """
+    annotation, _ = is_optional(annotation)
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Annotated, list, dict) and args:
+        return defaults_of(args[1 if origin is dict else 0])
+    if not is_record_class(annotation):
+        return {}
+    return {name: (_default(annotation, name, hint), defaults_of(hint)) for name, hint in record_hints(annotation).items()}
+
+
+def _default(record: Any, name: str, hint: Any) -> pa.Scalar | None:
+    value: Any = getattr(record, "_field_defaults", {}).get(name, dataclasses.MISSING)
+    if dataclasses.is_dataclass(record):
+        field = record.__dataclass_fields__[name]
+        factory: Any = field.default_factory
+        value = field.default if factory is dataclasses.MISSING else factory()
+    if value is dataclasses.MISSING:
+        return None
+    made = to_field(name, hint)
+    try:
+        return to_array([plain_maker(made)(value)], made)[0]
+    except RowError:
+        return None  # a default that does not fit its field is no value to begin with
 
 
 def plain_maker(field: pa.Field, path: str | None = None) -> Convert:

@@ -58,7 +58,7 @@ class BroadcastState(Generic[K, V]):
 
     def defaults(self) -> dict[str, Any]:
         """What fields are that were added to the class of its values since."""
-        return {VALUE: defaults_of(self._kind.annotation)}
+        return {VALUE: self._kind.defaults}
 
     def bound(self, table: Any, scope: Scope) -> Any:
         """A copy that works."""

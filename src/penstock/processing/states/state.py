@@ -79,8 +79,8 @@ class State:
         return [*self.fields(), *([pa.field(self.expires, pa.int64())] if self.expires is not None else [])]
 
     def defaults(self) -> dict[str, Any]:
-        """Of columns that hold classes, what fields are that were added to a class since: see `processing.defaults`."""
-        return {VALUE: defaults_of(self._kind.annotation)} if [f.name for f in self.fields()] == [VALUE] else {}
+        """Of columns that hold classes, what fields are that were added to a class since: see `ValueType`."""
+        return {VALUE: self._kind.defaults} if [f.name for f in self.fields()] == [VALUE] else {}
 
     def bound(self, table: Any, scope: Scope) -> Any:
         """A copy that works."""
