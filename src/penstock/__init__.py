@@ -50,10 +50,10 @@ from penstock.processing.states import (
     ReducingState,
     ValueState,
 )
-from penstock.runners.conductor import Restore
 from penstock.runners.control import attach
 from penstock.runners.job import Job
 from penstock.runners.local import Local
+from penstock.runners.restoring import Restore
 from penstock.runners.status import Status
 from penstock.state.backend import RocksDB
 from penstock.windows import WindowShape

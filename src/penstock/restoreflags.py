@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from penstock.errors import ConfigError, Fix
-from penstock.runners.conductor import Restore
+from penstock.runners.restoring import Restore
 
 __all__ = ["flags_text", "restore_of"]
 

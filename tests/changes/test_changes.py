@@ -235,3 +235,36 @@ def test_a_first_attempt_that_fails_after_the_restore_is_followed_by_one_that_co
         faults.hook = None
     assert len(attempts) > 1
     assert {change.name: text for change in CHANGES if (text := check(change, before, made / "out"))} == {}
+
+
+def kept(rows: int, out: Any, **aggregates: Any) -> pen.Pipeline:
+    def made(index: Any, seed: int) -> dict[str, Any]:
+        return {"k": index % 2, "v": index}
+
+    numbers = sources.generate(made, schema="k bigint, v bigint", rate=1_000_000, rows=rows, splits=1, name="numbers")
+    p = pen.Pipeline("kept")
+    return p.read(numbers).key_by("k").aggregate(n=pen.count(), **aggregates, name="kept").write(out, name="out")
+
+
+def latest(out: Any) -> dict[int, Any]:
+    return {row["k"]: row for row in out.rows()}
+
+
+def test_many_values_of_a_key_go_where_their_aggregate_goes(tmp_path: Path) -> None:
+    """They stand in tables of their own, which are renamed and dropped with it."""
+    ids, different = pen.col("v").collect(), pen.col("v").count_distinct()
+    one, two, three, four = (sinks.memory(f"many-values-{number}") for number in range(4))
+    runner = pen.Local(parallelism=2, storage=tmp_path)
+    kept(400, one, ids=ids, different=different).run(runner)
+    with pytest.raises(pen.RestoreError) as error:
+        kept(600, two, everything=ids, different=different).run(runner)
+    assert error.value.fix is not None
+    assert error.value.fix.id == "restore.aggregate-removed"
+    renamed = pen.Restore("latest", rename={"kept.ids": "kept.everything"})
+    kept(600, two, everything=ids, different=different).run(runner, restore=renamed)
+    assert latest(two)[1] == {"k": 1, "n": 300, "everything": list(range(1, 600, 2)), "different": 300}
+    kept(800, three, different=different).run(runner, restore=pen.Restore("latest", drop=["kept.everything"]))
+    assert latest(three)[0] == {"k": 0, "n": 400, "different": 400}
+    again = pen.Restore("latest", start_empty=["kept.ids"])
+    kept(1000, four, ids=ids, different=different).run(runner, restore=again)
+    assert latest(four)[0] == {"k": 0, "n": 500, "ids": list(range(800, 1000, 2)), "different": 500}

@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -46,6 +46,7 @@ from penstock.runners.cut import StartPoint, manifest_of, pipeline_facts, start_
 from penstock.runners.faults import reach
 from penstock.runners.options import Options
 from penstock.runners.publishing import Publishing
+from penstock.runners.restoring import Restore
 from penstock.runners.settling import Ancestors, ancestors_of, check_sinks, pending_of, settle
 from penstock.runners.status import STATES, Status, incomplete
 from penstock.runners.wishes import Failures, Wishes
@@ -80,26 +81,6 @@ class Attempts(Protocol):
 
     def close(self) -> None:
         """The job is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """What to start from, by a pipeline that has changed: `pen.Restore("latest", rename={"old": "new"}, drop=["gone"])`.
-
-    Args:
-        path: the folder of a savepoint, or "latest" for the newest checkpoint of the job.
-        rename: old name to new, of steps, of sources, of states as "step.state", of the fields of their classes as
-            "step.state.field", and of aggregates as "step.aggregate".
-        drop: what is to be forgotten, by the same names.
-        start_over_time: event time begins anew; with it, a job that had finished can go on.
-        start_empty: aggregates that are new in a step that never closes, as "step.aggregate": they count from here on.
-    """
-
-    path: str | Path
-    rename: dict[str, str] | None = None
-    drop: tuple[str, ...] | list[str] = ()
-    start_over_time: bool = False
-    start_empty: tuple[str, ...] | list[str] = ()
 
 
 STORAGE = Fix("start.storage", 'Write: storage="checkpoints", a folder that is made if it is not there')
