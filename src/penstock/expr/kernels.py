@@ -204,16 +204,24 @@ def _concat(typed: Typed, args: list[Any], rows: int) -> Evaluated:
 
 _LONGER = r"[\x{DF}\x{130}\x{149}\x{1F0}\x{390}\x{3A3}\x{3B0}\x{587}\x{1E96}-\x{1E9E}\x{1F50}-\x{1FFC}\x{FB00}-\x{FB17}]"
 """Letters of which one in the other case is several, as ß and SS, or depends on its place, as Σ."""
+_UPPER = {ord(letter): letter.upper() for letter in map(chr, range(0xDF, 0xFB18)) if len(letter.upper()) > 1}
 
 
 def _cased(typed: Typed, args: list[Any], rows: int) -> Evaluated:
-    lower = typed.function == "lower"
-    simply = (pc.utf8_lower if lower else pc.utf8_upper)(args[0])
-    longer = pc.fill_null(pc.match_substring_regex(args[0], _LONGER), False)
-    if not pc.any(longer).as_py():
-        return Evaluated(simply)
-    exact = [text.lower() if lower else text.upper() for text in args[0].filter(longer).to_pylist()]
-    return Evaluated(pc.replace_with_mask(simply, longer, pa.array(exact, pa.string())))
+    values, lower = args[0], typed.function == "lower"
+    longer = pc.fill_null(pc.match_substring_regex(values, _LONGER), False)
+    if pc.any(longer).as_py():
+        # Arrow knows newer letters than Python, so only what it does not do is done here, before it does the rest.
+        prepared = [_lower_marks(text) if lower else text.translate(_UPPER) for text in values.filter(longer).to_pylist()]
+        values = pc.replace_with_mask(values, longer, pa.array(prepared, pa.string()))
+    return Evaluated((pc.utf8_lower if lower else pc.utf8_upper)(values))
+
+
+def _lower_marks(text: str) -> str:
+    """The letters in lower case that are two then, or that are another at the end of a word."""
+    text = text.replace("\u0130", "i\u0307")
+    lower = text.lower()  # now as long as the text
+    return "".join(low if letter == "\u03a3" else letter for letter, low in zip(text, lower, strict=True))
 
 
 def _replace(typed: Typed, args: list[Any], rows: int) -> Evaluated:
