@@ -27,7 +27,9 @@ _TIMESTAMP = re.compile(
     r"(?:[ T]([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]*))?(?P<zone>[^0-9.].*)?)?)?)?)?)?",
     re.DOTALL,
 )
-_OFFSET = re.compile(r"(?:UTC|GMT|UT)?(?:([+-])([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{2}))?|([0-9]{2})([0-9]{2})?)?)?")
+_OFFSET = re.compile(
+    r"(?:UTC|GMT|UT)?(?:([+-])(?:([0-9]{1,2})(?::([0-9]{1,2}))?|([0-9]{1,2}):([0-9]{2}):([0-9]{2})|([0-9]{2})([0-9]{2})([0-9]{2})?))?"
+)
 _MOST_DAYS = 2_147_483_647
 _FIRST_DAY, _LAST_DAY, _DAYS_OF_400_YEARS = -719_162, 2_932_896, 146_097
 _SHORT = {  # java.time.ZoneId.SHORT_IDS
@@ -108,7 +110,11 @@ def _offset_us(zone: str, local: int) -> int:
 
 
 def _fixed(match: re.Match[str]) -> int:
-    hour, minute, second = int(match[2] or 0), int(match[3] or match[5] or 0), int(match[4] or match[6] or 0)
+    hour, minute, second = (
+        int(match[2] or match[4] or match[7] or 0),
+        int(match[3] or match[5] or match[8] or 0),
+        int(match[6] or match[9] or 0),
+    )
     total = (hour * 60 + minute) * 60 + second
     if minute > 59 or second > 59 or total > 18 * 3600:
         raise ValueError(match.group())
