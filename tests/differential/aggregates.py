@@ -16,6 +16,8 @@ from penstock.expr import Accumulators, parse_aggregate
 __all__ = ["aggregates", "compared"]
 
 GROUPS = 12
+IN_ORDER = ("first", "last", "first_value", "last_value", "collect_list", "array_agg")
+WINDOW = " over (partition by k order by at rows between unbounded preceding and unbounded following)"
 
 
 def aggregates(types: tuple[str, ...] = ORDERED) -> Iterator[Form]:
@@ -62,7 +64,9 @@ def aggregates(types: tuple[str, ...] = ORDERED) -> Iterator[Form]:
 def compared(spark: Any, forms: list[Form], rows: int, seed: int) -> list[tuple[Sample, Outcome | str]]:
     """Each form over the same groups; as the columns of a sample stand the keys."""
     chosen = random.Random(seed)
-    keys = pa.array([chosen.choice([*range(GROUPS - 1), None]) for _ in range(rows)], pa.int64())
+    keys = pa.array(
+        [chosen.randrange(GROUPS) for _ in range(rows)], pa.int64()
+    )  # not null: Spark sorts those rows among themselves
     arrays, names = [keys], ["k"]
     for form in forms:
         arrays += [column(kind, rows, chosen) for kind in form.types]
@@ -88,16 +92,27 @@ def _by_spark(spark: Any, table: pa.Table, forms: list[Form]) -> tuple[list[Any]
     local = [name for name in table.column_names if table.schema.field(name).type == pa.timestamp("us")]
     columns = [F.expr(f"cast({n} as timestamp_ntz)").alias(n) if n in local else F.col(n) for n in table.column_names]
     numbered = table.append_column("at", pa.array(range(len(table)), pa.int64()))
-    frame = spark.createDataFrame(numbered).coalesce(1).sortWithinPartitions("k", "at").select(*columns)
-    answers: list[Outcome | str] = []
+    frame = spark.createDataFrame(numbered).coalesce(1).select(*columns, "at")
+    answers: dict[Form, Outcome | str] = {}
     order: list[Any] = []
-    for start in range(0, len(forms), 60):
-        some = forms[start : start + 60]
-        wanted = [F.expr((each.spark or each.text).format(*each.names)).alias(f"r{index}") for index, each in enumerate(some)]
-        grouped = frame.groupBy("k").agg(*wanted).orderBy("k")
+    ordered = [form for form in forms if form.covers in IN_ORDER]
+    for some in (*_chunks([form for form in forms if form not in ordered]), *_chunks(ordered)):
+        # In a group Spark sees rows in any order; in a window in the one that is asked for.
+        over = WINDOW if some[0] in ordered else ""
+        wanted = [F.expr((each.spark or each.text).format(*each.names) + over).alias(f"r{i}") for i, each in enumerate(some)]
+        if over:
+            every = frame.select("k", F.expr(f"at = min(at){WINDOW}").alias("one"), *wanted)
+            grouped = every.where("one").orderBy("k")
+        else:
+            grouped = frame.groupBy("k").agg(*wanted).orderBy("k")
         answer = grouped.toArrow()
         order = answer.column("k").to_pylist()
-        for index in range(len(some)):
+        for index, form in enumerate(some):
             values = values_of(answer, f"r{index}", grouped.schema[f"r{index}"].dataType)
-            answers.append(Outcome(values, pa.array([False] * len(order))))
-    return order, answers
+            answers[form] = Outcome(values, pa.array([False] * len(order)))
+    return order, [answers[form] for form in forms]
+
+
+def _chunks(forms: list[Form]) -> Iterator[list[Form]]:
+    for start in range(0, len(forms), 60):
+        yield forms[start : start + 60]

@@ -385,7 +385,8 @@ def casts() -> Iterator[Form]:
         plain = type_of(source.rpartition(":")[0] or source)
         if can_cast(plain, type_of(target)):
             intent = "times alone" if source.startswith("string") and target.startswith("timestamp") else None
-            intent = "text of doubles" if source.partition(":")[0] in ("float", "double") and target == "string" else intent
+            if source.partition(":")[0] in ("float", "double") and (target == "string" or "decimal" in target):
+                intent = "text of doubles"
             intent = "seconds beyond the last" if source == "bigint" and target == "timestamp" else intent
             yield Form("Cast", f"cast({{0}} as {target})", (source,), intent=intent)
             yield Form("TryCast", f"try_cast({{0}} as {target})", (source,), intent=intent)

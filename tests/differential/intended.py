@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ class Intended:
 
 
 def _same_number(inputs: list[Any], ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, Decimal) and isinstance(theirs, Decimal):
+        return float(ours) == float(theirs)
     both = isinstance(ours, str) and isinstance(theirs, str) and len(ours) <= len(theirs)
     said = {float(text) for text in (ours, theirs)} if both else set()
     return len(said) == 1 or {float(np.float32(value)) for value in said} == {inputs[0]}
@@ -61,7 +64,8 @@ INTENDED: dict[str, Intended] = {
         lambda inputs, ours, theirs: bool(ours == inputs[0].copy_negate()),
     ),
     "text of doubles": Intended(
-        "A double as text has the fewest digits that say it. Spark's text depends on the version of Java, and before 19 may be longer.",
+        "A double as text, and as a decimal, has the fewest digits that say it. "
+        "Spark's text depends on the version of Java, and before 19 may be longer.",
         _same_number,
     ),
     "end of a text": Intended(
@@ -72,6 +76,10 @@ INTENDED: dict[str, Intended] = {
         _time_alone,
     ),
     "clocks without zones": Intended("date_trunc of a timestamp_ntz is a timestamp_ntz. In Spark it becomes a timestamp."),
+    "seconds beyond the last": Intended(
+        "A number of seconds that no timestamp can hold is an error. Spark gives the first or the last timestamp that there is.",
+        lambda inputs, ours, theirs: ours in (None, ERROR) and theirs in (2**63 - 1, -(2**63)),
+    ),
     "fields by name": Intended(
         "A cast of a struct finds the fields by their names. In Spark it takes them by their places, whatever they are called."
     ),

@@ -56,6 +56,7 @@ def test_every_aggregate_has_a_form() -> None:
 
 def test_differences_by_intent_are_few_and_told_to_users() -> None:
     assert len(INTENDED) <= 10
+    assert {form.intent for form in [*every_form(), *aggregates()]} - {None} == set(INTENDED)
     guide = " ".join(GUIDE.read_text().split())
     assert [each.reason for each in INTENDED.values() if each.reason not in guide] == []
 
