@@ -597,12 +597,9 @@ def test_samples_are_summed_up(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_the_peer_counts_the_same_events(spark: Any) -> None:
-    partitions = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "2")  # as the benchmark has it; Spark's default makes 200 tasks of each batch
-    try:
-        run = peer.run_generated(spark, 20_000)
-    finally:
-        spark.conf.set("spark.sql.shuffle.partitions", partitions)
+    own = spark.newSession()  # the peer sets what it needs
+    own.conf.set("spark.sql.shuffle.partitions", "2")  # as the benchmark has it; Spark's default makes 200 tasks of each batch
+    run = peer.run_generated(own, 20_000)
     assert run.verified, run.note
     assert len(run.commits) == peer.BATCHES
 

@@ -159,7 +159,7 @@ def test_a_call_that_fails_for_good_fails_the_job(out: Any) -> None:
 
     p = pen.Pipeline("orders")
     read(p).map_async(broken, on_error=pen.retry(2, delay="1ms")).write(out)
-    with pytest.raises(JobError, match=r"step 'broken' cannot process a row.*no route"):
+    with pytest.raises(JobError, match=r"step 'broken' \(.*\) cannot process a row.*no route"):
         p.run(pen.Local())
     assert out.rows() == []
 

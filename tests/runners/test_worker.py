@@ -18,16 +18,17 @@ from penstock.runners.spark.frames import Decoder, control_of
 class Done(Worker):
     """Its tasks have ended, and nothing will ever happen again. It notes what it had said when it lay down."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, finish: bool = True) -> None:
         self.said: list[str] = []
         self.naps: list[tuple[float, list[str]]] = []
-        task = SimpleNamespace(ended=True, wake_at=None)
-        seat: Any = SimpleNamespace(task=task, overdue_at=None, reading=False, blocked=False)
+        task = SimpleNamespace(ended=finish, wake_at=None)
+        seat: Any = SimpleNamespace(task=task, overdue_at=None, reading=False, blocked=False, drained=not finish, epoch=7)
+        self.spec: Any = SimpleNamespace(finish=finish)
         self.loop: Any = SimpleNamespace(seats=[seat], step=lambda now, until: False)
         self.line: Any = SimpleNamespace(orders=deque(), say=lambda what, **more: self.said.append(what))
         self.pulse: Any = SimpleNamespace(working=False, rounds=0)
         self.wires: Any = SimpleNamespace(turn=self.turn, lost_for=lambda: 0.0)
-        self._exiting = self._told_end = False
+        self._exiting = self._told_end = self._told_drained = False
         self._groups = []
         self._stored = deque()
 
@@ -43,6 +44,12 @@ def test_the_end_of_the_input_is_told_before_the_first_nap_and_once() -> None:
     worker = Done()
     worker._work()
     assert worker.naps == [(0.1, ["ended"])] * 3
+
+
+def test_a_job_that_is_to_end_no_time_tells_that_nothing_is_left_to_read() -> None:
+    worker = Done(finish=False)
+    worker._work()
+    assert worker.naps == [(0.1, ["drained"])] * 3
 
 
 def test_a_worker_that_is_told_to_exit_does_not_lie_down_again() -> None:

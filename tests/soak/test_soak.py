@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -197,14 +199,16 @@ def test_what_is_left_behind_says_nothing_about_rows() -> None:
     assert "exactly once: yes, nothing left behind: no" in told
 
 
-def test_a_socket_that_spark_left_after_a_zombie_driver_is_named_as_sparks(tmp_path: Path) -> None:
+def test_a_socket_that_spark_left_after_a_zombie_driver_is_named_as_sparks(request: pytest.FixtureRequest) -> None:
     (job,) = plan.choose(plan.full(), runner="continuous", master="local", kinds={"zombie"})
-    path = tmp_path / ".0b9f6d2e-7f0e-4a86-9d4b-0f1f6c3b2a11.sock"
+    folder = Path(tempfile.mkdtemp())  # the path of a socket has at most a hundred bytes: `tmp_path` is too long
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    path = folder / ".0b9f6d2e-7f0e-4a86-9d4b-0f1f6c3b2a11.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
         assert not inventory.is_sparks_socket(path), "somebody listens: a process is left, and that is ours to find"
-    assert inventory.temporary(tmp_path, killed=False) == [path.name]
+    assert inventory.temporary(folder, killed=False) == [path.name]
     assert inventory.is_sparks_socket(path)
     result = Result(job, [], sparks=[f"after zombie driver 7: temporary {path.name}"])
     assert soak.judge([result]).left == ()

@@ -70,7 +70,7 @@ class StateLayout:
     @property
     def wanted(self) -> Wanted | None:
         """What its columns are to be, whatever they were when they were stored."""
-        return None if self.values is None else Wanted(self.values, self.grows, self.fills(), self.defaults(), self.endless)
+        return None if self.values is None else Wanted(self.values, self.grows, self.fills, self.defaults(), self.endless)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

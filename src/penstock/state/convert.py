@@ -12,7 +12,7 @@ before anything is read; `converted` does the rest, when a table is opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,14 +32,14 @@ class Wanted:
 
     Args:
         grows: what may be added: "fields" of classes, "aggregates", or "" for nothing.
-        fills: columns that may be new, with what they are for rows from before.
+        fills: says what columns that are new hold in rows from before. It may call a user's code, so it is asked only when there are some.
         defaults: of columns that hold classes, what new fields are.
         endless: what is kept is never closed and forgotten.
     """
 
     values: pa.Schema
     grows: str = ""
-    fills: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    fills: Callable[[], Mapping[str, pa.Scalar]] = dict
     defaults: Mapping[str, Tree] = field(default_factory=dict)
     endless: bool = False
 
@@ -179,7 +179,7 @@ def converted(batch: pa.RecordBatch, schema: pa.Schema, wanted: Wanted, conversi
             continue
         source = conversion.source((each.name,), (), columns)
         if source is None:
-            arrays.append(_filled(wanted.fills.get(each.name), each.type, batch.num_rows))
+            arrays.append(_filled(wanted.fills().get(each.name), each.type, batch.num_rows))
         else:
             tree = wanted.defaults.get(each.name, {})
             arrays.append(_converted(columns[source[-1]], each.type, (each.name,), source, conversion, tree))
