@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -102,6 +103,7 @@ def test_a_source_with_two_watermarks_is_read_twice_or_has_one(s: Streams) -> No
         lambda rows, right: rows.join_asof(right, on="id", name="j"),
         lambda rows, right: rows.join(right, on="id", within=("0s", "1m"), name="j"),
         lambda rows, right: rows.key_by("user").process(Echo(), order="event-time", name="e"),
+        lambda rows, right: rows.key_by("user").window(pen.tumbling("1m")).top(3, by="price", name="t"),
     ],
 )
 def test_a_step_that_needs_event_time_has_it_after_the_line_that_is_proposed(
@@ -331,6 +333,76 @@ def test_rows_that_can_be_withdrawn_are_aggregated_instead_of_reduced(s: Streams
     keyed = s.retractions.key_by("n")
     assert "Use aggregate" in shown("reduce.of-retractions", lambda: keyed.reduce(lambda a, b: a, name="r"))
     keyed.aggregate(r=pen.count(), name="r")
+
+
+# The greatest rows.
+
+SOLD = [
+    {"user": user, "price": price, "at": datetime(2026, 1, 1, 12, 0, second, tzinfo=UTC)}
+    for second, (user, price) in enumerate([("ann", 3), ("bob", 5), ("ann", 7), ("cid", 1)])
+]
+
+
+def sold(steps: Callable[[Stream], Stream]) -> list[dict[str, Any]]:
+    """What a job sends of what was sold, after these steps."""
+    p, out = pen.Pipeline("sold"), sinks.memory("sold")
+    out.clear()
+    rows = p.read(sources.memory(SOLD, schema="user string, price bigint, at timestamp"))
+    steps(rows.with_watermark("at", delay="0s").with_columns(each="struct(price as price, user as user)")).write(out)
+    p.run(pen.Local(parallelism=1, restarts=0))
+    return out.rows()
+
+
+@pytest.mark.parametrize("count", [0, -3, 2.5, "3", True, None])
+def test_the_greatest_are_counted(count: Any) -> None:
+    (proposed,) = argument(shown("top.count", lambda: sold(lambda rows: rows.top(count, by="price", name="t"))))
+    found = sold(lambda rows: rows.top(count=proposed, by="price", name="t"))
+    assert [(row["rank"], row["price"]) for row in found] == [(1, 7), (2, 5), (3, 3), (4, 1)]
+
+
+def test_the_greatest_go_by_a_part_that_has_an_order() -> None:
+    (by,) = argument(shown("top.order", lambda: sold(lambda rows: rows.top(2, by="each", name="t"))))
+    assert [row["price"] for row in sold(lambda rows: rows.top(2, by=by, name="t"))] == [7, 5]
+    several = ["user", "each"]
+    (by,) = argument(shown("top.order", lambda: sold(lambda rows: rows.top(2, by=several, ascending=[True, False], name="t"))))
+    assert [row["price"] for row in sold(lambda rows: rows.top(2, by=by, ascending=[True, False], name="t"))] == [7, 3]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    ["v array<bigint>", "v array<struct<a: map<string, int>>>", "v map<string, int>", "v map<int, int>", "v struct<`a b`: int>"],
+)
+def test_each_type_has_something_that_has_an_order(schema: str) -> None:
+    rows = pen.Pipeline("p").read(sources.memory([], schema=schema))
+    (by,) = argument(shown("top.order", lambda: rows.top(3, by="v", name="t")))
+    planned(rows.top(3, by=by, name="t"))
+
+
+def test_null_has_an_order_once_it_has_a_type(s: Streams) -> None:
+    (by,) = argument(shown("top.order", lambda: s.left.top(3, by="null", name="t")))
+    planned(s.left.top(3, by=by, name="t"))
+
+
+def counted(rows: Stream) -> Any:
+    """How many each user bought; a row is withdrawn before the next."""
+    return rows.key_by("user").window(pen.running(), emit="retract").aggregate(n=pen.count(), name="n")
+
+
+@pytest.mark.parametrize(("options", "best"), [({}, [2, 1]), ({"ascending": True}, 1)])
+def test_the_greatest_of_rows_that_are_withdrawn_are_aggregated(options: dict[str, bool], best: Any) -> None:
+    (code,) = code_of(shown("top.of-retractions", lambda: sold(lambda rows: counted(rows).top(2, by="n", name="t", **options))))
+    assert sold(lambda rows: applied(counted(rows), code)) == [{"best": best}]
+    by_user = sold(lambda rows: applied(counted(rows).key_by("user"), code))
+    assert sorted(row["user"] for row in by_user) == ["ann", "bob", "cid"]
+
+
+@pytest.mark.parametrize("window", [pen.session("1m"), pen.tumbling("1m", clock="processing")])
+def test_the_greatest_are_those_of_a_window_that_is_proposed(window: Any) -> None:
+    codes = code_of(shown("top.window", lambda: sold(lambda rows: rows.window(window).top(1, by="price", name="t"))))
+    assert len(codes) == 2
+    for code in codes:
+        found = sold(lambda rows, code=code: applied(rows, code).top(1, by="price", name="t"))
+        assert {row["price"] for row in found} == {7}
 
 
 # Process functions.

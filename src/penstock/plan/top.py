@@ -8,10 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.errors import Fix
+from penstock.eventtime import NEEDS_TIME
 from penstock.expr import Expr
 from penstock.plan.joins import BUCKET, NUMBER
 from penstock.plan.keyed import WINDOW_COLUMN, KeyedRows, StateLayout, late_rows
 from penstock.plan.logical import Node, Used, typed, unique_schema, visible_columns
+from penstock.schema import type_name
 from penstock.windows import Shape, Sliding, Tumbling
 
 RANK = pa.field("rank", pa.int64(), nullable=False)
@@ -32,19 +35,39 @@ class Top(KeyedRows):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.input.changes == "retract":
-            raise self.error(
-                "rows of this stream can be withdrawn, and top keeps no more rows than it sends, so it could not say who moves up."
-                ' Use an aggregate: col("x").top_k(3)'
-            )
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
-            raise self.error(f"top({self.count!r}) is no number of rows. Write: top(10, by=...)")
+            raise self.error(
+                f"top({self.count!r}) is no number of rows; expected a whole number of at least 1",
+                fix=Fix("top.count", "Write: count=10"),
+            )
         self._set(order_types=tuple(typed(each, self.input, self) for each in self.order))
         for each, found in zip(self.order, self.order_types):
-            if pa.types.is_nested(found) or pa.types.is_null(found):
-                raise self.error(f"by={each.text()} is {found}, which has no order. Order by one of its parts")
+            if _has_no_order(found):
+                raise self.error(
+                    f"top goes by values that have an order, and {each.text()!r} is {type_name(found)}, which has none",
+                    fix=Fix("top.order", f"Go by something of it that has an order. Write: by={self._ordered()!r}"),
+                )
+        if self.input.changes == "retract":
+            raise self.error(
+                "top needs rows that stay, and rows of this stream can be withdrawn: it keeps no more rows than it sends, so it could"
+                " not say who moves up",
+                fix=Fix(
+                    "top.of-retractions",
+                    f'An aggregate can take values back. Write: .aggregate(best={self._aggregated()!r}, name="{self.name}")',
+                ),
+            )
         self._set(schema=unique_schema([*self.row_schema, RANK], self), kept=tuple(self._rest(set(self.row_schema.names))))
         self._set_kind()
+
+    def _ordered(self) -> str | list[str]:
+        """What by= may be instead of what it is."""
+        texts = [_comparable(each, found).text() for each, found in zip(self.order, self.order_types)]
+        return texts[0] if len(texts) == 1 else texts
+
+    def _aggregated(self) -> str:
+        """The aggregate that comes nearest: of the smallest values there is only the first."""
+        first = self.order[0].text()
+        return f"min({first})" if self.ascending[0] else f"top_k({first}, {self.count})"
 
     def _set_kind(self) -> None:
         self._set(changes="update", keys=(*(f.name for f in self.key_fields), RANK.name))
@@ -85,6 +108,26 @@ class Top(KeyedRows):
         return f"top {self.count} by {', '.join(by)}"
 
 
+def _has_no_order(found: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(found) or pa.types.is_null(found))
+
+
+def _comparable(value: Expr, found: pa.DataType) -> Expr:
+    """Something of a value that has an order: its first field or element, or whether it is there at all."""
+    t = pa.types
+    if not _has_no_order(found):
+        return value
+    if t.is_null(found):
+        return value.cast("bigint")
+    if t.is_struct(found) and found.num_fields:
+        return _comparable(value[found.field(0).name], found.field(0).type)
+    if t.is_list(found) or t.is_large_list(found):
+        return _comparable(value[0], found.value_type)
+    if t.is_map(found) and t.is_string(found.key_type):
+        return _comparable(value["key"], found.item_type)
+    return value.is_not_null()
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WindowTop(Top):
     """The greatest rows of each key and window, when it closes."""
@@ -95,12 +138,11 @@ class WindowTop(Top):
     def __post_init__(self) -> None:
         if not isinstance(self.window, Tumbling | Sliding) or self.window.clock != "event":
             raise self.error(
-                f'top over {self.window.text()} is not there yet. Write .window(pen.tumbling("1m")) or pen.sliding("1h", every="1m")'
+                f"top over {self.window.text()} is not there yet: it goes over tumbling and sliding windows of event time",
+                fix=Fix("top.window", 'Write: .window(pen.tumbling("1m")), or .window(pen.sliding("1h", every="1m"))'),
             )
         if not self.input.timed:
-            raise self.error(
-                f'{self.window.text()} needs event time, and this stream has none.\n  Write .with_watermark("at", delay="5s") first'
-            )
+            raise self.error(f"{self.window.text()} needs event time, and this stream has none", fix=NEEDS_TIME)
         super().__post_init__()
 
     def _set_kind(self) -> None:
