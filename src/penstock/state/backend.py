@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.errors import ConfigError, RunnerError
+from penstock.errors import ConfigError, Fix, RunnerError
 
 __all__ = ["Backend", "Columnar", "RocksDB", "backend_of", "require", "size_bytes"]
 
@@ -42,7 +42,10 @@ class RocksDB:
 
     def __post_init__(self) -> None:
         if self.cache_bytes < CACHE_LEAST:
-            raise ConfigError(f"RocksDB(cache={self.cache!r}) is too little to work with. Give it at least 8MB")
+            raise ConfigError(
+                f"RocksDB(cache={self.cache!r}) is too little to work with; expected at least 8MB",
+                fix=Fix("rocksdb.cache", 'Write: cache="8MB"'),
+            )
 
     @property
     def cache_bytes(self) -> int:
@@ -70,7 +73,11 @@ def backend_of(value: object, origin: str = "argument") -> Backend:
     if value == "rocksdb":
         return RocksDB()
     raise ConfigError(
-        f'state={value!r} ({origin}) is not known. Write "columnar", "rocksdb" or pen.RocksDB(cache="1GB", path="/mnt/fast")'
+        f'state={value!r} ({origin}) is not known; expected "columnar", "rocksdb" or a pen.RocksDB',
+        fix=Fix(
+            "state.backend",
+            'Write: state="columnar", or state="rocksdb", or state=pen.RocksDB(cache="1GB", path="/mnt/fast")',
+        ),
     )
 
 
@@ -81,7 +88,8 @@ def require(backend: Backend) -> None:
             import rocksdict  # noqa: F401
         except ImportError:
             raise RunnerError(
-                "state=\"rocksdb\" needs the package rocksdict, which is not installed.\n  Install it: pip install 'penstock[rocksdb]'"
+                'state="rocksdb" needs the package rocksdict, which is not installed',
+                fix=Fix("rocksdb.missing", "Install it: pip install 'penstock[rocksdb]'"),
             ) from None
 
 
@@ -95,6 +103,9 @@ def size_bytes(value: str | int, what: str) -> int:
         return value
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?\s*", str(value), re.IGNORECASE)
     if match is None:
-        raise ConfigError(f'{what}={value!r} is not a size. Write "256MB" or "1GB"')
+        raise ConfigError(
+            f"{what}={value!r} is not a size; expected a number of bytes, or a number with a unit: KB, MB, GB or TB",
+            fix=Fix("size.text", f'Write: {what}="256MB", or {what}="1GB"'),
+        )
     unit = f"{match[2].upper()}B" if match[2] else ""
     return round(float(match[1]) * _UNITS[unit])

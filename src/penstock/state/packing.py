@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import RunnerError
+from penstock.errors import Fix, RunnerError
 from penstock.state.columns import Bools, Ints, Values, fixed_array, fixed_values, slot_dtype, validity
 
 __all__ = ["Packing"]
@@ -165,7 +165,11 @@ def _check(type: pa.DataType) -> None:
     elif _is_list(type):
         _packing(_element(type))
     elif not _is_text(type):
-        raise RunnerError(f'state of type {type} cannot be kept in RocksDB. Use another type, or state="columnar"')
+        raise RunnerError(
+            f"state of type {type} cannot be kept in RocksDB, whose rows are numbers, times, texts, bytes, and lists, maps and structs"
+            " of those",
+            fix=Fix("rocksdb.type", 'Use another type, or columnar tables. Write: state="columnar"'),
+        )
 
 
 def _cells(array: pa.Array) -> list[bytes]:
