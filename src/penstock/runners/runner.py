@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, Fix
 from penstock.plan.physical import PhysicalPlan
 from penstock.runners.conductor import Attempts, Conductor
 from penstock.runners.job import Job, graceful_interrupt
@@ -52,8 +52,12 @@ class Runner:
         if isinstance(options.state, RocksDB) and not self.task_outlives_epoch:
             raise ConfigError(
                 f'state="rocksdb" ({options.origins["state"]}) cannot be used by {type(self).__name__}: its tasks end with their'
-                " epoch, and would copy all of the state into RocksDB for each one.\n"
-                '  Write state="columnar", which also holds more than fits in memory, or run it with pen.Continuous'
+                " epoch, and would copy all of the state into RocksDB for each one",
+                fix=Fix(
+                    "rocksdb.runner",
+                    "Columnar tables hold more than fits in memory, too; RocksDB is for a runner whose tasks stay. "
+                    'Write: state="columnar", or pen.Continuous(state="rocksdb")',
+                ),
             )
         return options
 

@@ -456,13 +456,7 @@ def own_session(spark: Any, parallelism: int | None, runner: str) -> Any:
     spark = spark or sessions.active_session()
     if spark is None:
         return sessions.make_session(parallelism or os.cpu_count() or 2)
-    if not hasattr(spark, "_jsparkSession"):
-        raise RunnerError(
-            f"{runner} needs classic Spark, and this is a Spark Connect session: the coordinator lives in the driver process.\n"
-            '  Start Spark in this process: SparkSession.builder.master("local[4]"), or submit with spark-submit'
-        )
-    if spark.sparkContext._jsc is None:
-        raise RunnerError("this Spark session has been stopped.\n  Leave spark out, or make a new one")
+    sessions.check_classic(spark, runner, "the coordinator lives in the driver process")
     return spark
 
 
@@ -482,8 +476,8 @@ def check_hosts(spark: Any, conductor: Conductor) -> None:
     strangers = sorted(sessions.hosts_of(spark) - sessions.own_hosts(spark))
     if strangers and conductor.options.storage is None:
         raise RunnerError(
-            f"this Spark has executors on {', '.join(strangers)}, and without storage= it lives in a temporary folder here.\n"
-            "  Give a folder that all of them mount: storage=..."
+            f"this Spark has executors on {', '.join(strangers)}, and without storage= the job's files are in a temporary folder here",
+            fix=Fix("cluster.no_storage", 'Give a folder that all of them mount. Write: storage="/mnt/shared"'),
         )
 
 

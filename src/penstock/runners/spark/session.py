@@ -178,26 +178,38 @@ def require_pyspark() -> None:
         import pyspark
     except ImportError:
         raise RunnerError(
-            'this runner needs Spark, and pyspark is not installed.\n  Install it: pip install "penstock[spark]"'
+            "this runner needs Spark, and pyspark is not installed",
+            fix=Fix("spark.missing", 'Install it: pip install "penstock[spark]"'),
         ) from None
     if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 0):
         raise RunnerError(f"this runner needs pyspark 4.3 or later, and {pyspark.__version__} is installed")
 
 
-def check_session(spark: Any, *, slots: int, runner: str = "Continuous") -> None:
-    """Raise RunnerError if `runner` cannot run `slots` tasks at the same time on this session."""
+def check_classic(spark: Any, runner: str, why: str) -> None:
+    """Raise RunnerError unless the session is one of Spark in this process, and is still there; `why` it must be in this process."""
     if not hasattr(spark, "_jsparkSession"):
         raise RunnerError(
-            f"{runner} needs classic Spark, and this is a Spark Connect session: tasks must reach the driver process.\n"
-            '  Start Spark in this process: SparkSession.builder.master("local[4]"), or submit with spark-submit'
+            f"{runner} needs classic Spark, and this is a Spark Connect session: {why}",
+            fix=Fix(
+                "spark.connect",
+                "Submit the program with spark-submit, or start Spark in this process. "
+                'Write: SparkSession.builder.master("local[4]").getOrCreate()',
+            ),
         )
-    context = spark.sparkContext
-    if context._jsc is None:
-        raise RunnerError("this Spark session has been stopped.\n  Leave spark out, or make a new one")
+    if spark.sparkContext._jsc is None:
+        raise RunnerError(
+            f"{runner} needs a Spark session that is at work, and this one has been stopped",
+            fix=Fix("spark.stopped", "Leave spark= out, or make a new session. Write: SparkSession.builder.getOrCreate()"),
+        )
+
+
+def check_session(spark: Any, *, slots: int, runner: str = "Continuous") -> None:
+    """Raise RunnerError if `runner` cannot run `slots` tasks at the same time on this session."""
+    check_classic(spark, runner, "tasks must reach the driver process")
     if is_dynamic(spark):
         raise RunnerError(
-            f"{runner} holds its slots as long as it runs, and this Spark gives and takes executors (dynamic allocation is on).\n"
-            "  Start Spark with --conf spark.dynamicAllocation.enabled=false"
+            f"{runner} holds its slots as long as it runs, and this Spark gives and takes executors (dynamic allocation is on)",
+            fix=Fix("spark.dynamic", "Start Spark with executors that stay: --conf spark.dynamicAllocation.enabled=false"),
         )
     have = slots_in_time(spark, slots)
     if have < slots:
