@@ -182,7 +182,7 @@ def require_pyspark() -> None:
             fix=Fix("spark.missing", 'Install it: pip install "penstock[spark]"'),
         ) from None
     if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 0):
-        raise RunnerError(f"this runner needs pyspark 4.3 or later, and {pyspark.__version__} is installed")
+        raise RunnerError(f"this runner needs pyspark 4.0 or later (4.3 is tested), and {pyspark.__version__} is installed")
 
 
 def check_classic(spark: Any, runner: str, why: str) -> None:
@@ -270,9 +270,9 @@ def settled_slots(spark: Any) -> int:
     return have
 
 
-def slots_in_time(spark: Any, wanted: int, *, within_s: float = SLOTS_WAIT_S) -> int:
+def slots_in_time(spark: Any, wanted: int) -> int:
     """As many as there are within some time, or `wanted` as soon as there are."""
-    until = time.monotonic() + within_s
+    until = time.monotonic() + SLOTS_WAIT_S
     while (have := slots_of(spark)) < wanted and not is_local(spark) and time.monotonic() < until:
         time.sleep(0.05)
     return have
