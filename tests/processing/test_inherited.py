@@ -269,7 +269,7 @@ def test_what_does_not_fit_is_refused_where_the_pipeline_is_written(
         ("saved", "kept", None, "step 'kept' has several states: n, newest, ids"),
         ("saved", "totals", "sum", "has no state 'sum'. Its states: n, total, low, mean"),
         ("nowhere", "kept", "n", "there is no savepoint in {path}: no savepoint.json"),
-        ("storage", "kept", "n", "{path} is a storage, with a folder for each job. Give one of them: other"),
+        ("storage", "kept", "n", "{path} is a storage, with a folder for each job: other\n  Give the folder of one of them"),
     ],
 )
 def test_what_is_not_there_is_said_with_what_is(where: str, step: str, state: str | None, text: str, left: Path) -> None:

@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
-from penstock.errors import ConfigError, CorruptError
+from penstock.errors import ConfigError, CorruptError, Fix
 
 __all__ = [
     "FEATURES",
@@ -50,6 +50,8 @@ UNALIGNED = "unaligned"  # a checkpoint with rows in flight
 FEATURES: frozenset[str] = frozenset([UNALIGNED])  # what a file may require of us
 SIZE_BYTES_MAX = 1 << 28  # far above any manifest; bounds what a planted file makes us read into memory
 INTEGER_MIN, INTEGER_MAX = -(1 << 63), (1 << 63) - 1
+
+LATER = Fix("record.later-version", "Use the version of Penstock that wrote it, or a later one")
 
 Json: TypeAlias = Any  # None, bool, int, str, list and dict of these
 
@@ -83,7 +85,9 @@ def _plain(value: Json, where: str) -> Json:
         return value
     if isinstance(value, int):
         if not INTEGER_MIN <= value <= INTEGER_MAX:
-            raise ConfigError(f"{where} is {value}, and stored integers have 64 bits. Store it as text")
+            raise ConfigError(
+                f"{where} is {value}, and stored integers have 64 bits", fix=Fix("stored.integer", "Store it as text")
+            )
         return int(value)
     if isinstance(value, (list, tuple)):
         return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
@@ -93,9 +97,8 @@ def _plain(value: Json, where: str) -> Json:
                 raise ConfigError(f"{where} has the key {key!r}, and keys of stored objects are text")
         return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
     raise ConfigError(
-        f"{where} is {value!r} ({type(value).__name__}), and only None, bool, int, str, list and dict can be "
-        "stored. "
-        "Store a fraction as a whole number of a smaller unit, or as text"
+        f"{where} is {value!r} ({type(value).__name__}), and only None, bool, int, str, list and dict can be stored",
+        fix=Fix("stored.value", "Store it as text, or a fraction as a whole number of a smaller unit"),
     )
 
 
@@ -152,14 +155,13 @@ def unseal(data: bytes, path: str) -> Envelope:
     reader = fields.integer("min_reader_version", 1)
     if reader > FORMAT_VERSION:
         raise CorruptError(
-            f"{path}: written in format {version}, which needs a reader of format {reader}; this Penstock "
-            f"reads {FORMAT_VERSION}. "
-            "Use the version of Penstock that wrote it, or a later one"
+            f"{path}: written in format {version}, which needs a reader of format {reader}; this Penstock reads {FORMAT_VERSION}",
+            fix=LATER,
         )
     requires = [fields.as_text(item, where) for item, where in fields.items("requires")]
     unknown = sorted(set(requires) - FEATURES)
     if unknown:
-        raise CorruptError(f"{path}: needs {', '.join(unknown)}, which this Penstock does not know. Use a later version")
+        raise CorruptError(f"{path}: needs {', '.join(unknown)}, which this Penstock does not know", fix=LATER)
     fields.lenient = version > FORMAT_VERSION
     envelope = Envelope(
         kind=fields.text("kind"),

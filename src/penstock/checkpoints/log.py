@@ -138,7 +138,10 @@ class Log:
         """Publish a checkpoint. When this returns, its epoch may be committed, and not before."""
         assert self._claim is not None, "nothing is claimed"
         if self._lost is not None:
-            raise SupersededError(f"{self._lost}. Start the job again: it takes over with a new term")
+            raise SupersededError(
+                f"{self._lost}, and this process may publish no more",
+                fix=Fix("log.new-term", "Start the job again: it takes over with a new term"),
+            )
         assert manifest.term == self._claim.term, f"a manifest of term {manifest.term} under term {self._claim.term}"
         before = self._newest
         if before is not None and before.manifest.lineage == manifest.lineage:
@@ -146,7 +149,7 @@ class Log:
         try:
             self._claim = self._held(drive(self.store, terms.publish(self._claim, manifest.to_text(), self.codec)))
         except OutcomeUnknown as error:
-            self._lost = f"whether epoch {manifest.epoch} was published is unknown ({error})"
+            self._lost = f"whether epoch {manifest.epoch} was published is unknown ({error.message})"
             raise
         self._newest = Published(self._claim.head, manifest)
         return self._newest
@@ -223,7 +226,7 @@ class Log:
             again = drive(self.store, terms.find_newest(self.codec))
             if again.slot == head.slot:
                 missing, found = terms.slot_path(head.slot + 1), terms.slot_path(beyond[0])
-                raise CorruptError(f"{missing} is missing, and {found} exists. It was lost: restore it from a copy")
+                raise CorruptError(f"{missing} is missing, and {found} exists: it was lost")
             head = again
 
     def _listed(self) -> list[int]:

@@ -38,7 +38,7 @@ from penstock.checkpoints.envelope import Json
 from penstock.checkpoints.log import Log, Published
 from penstock.checkpoints.manifest import Manifest, decode_savepoint, encode_savepoint
 from penstock.checkpoints.storage import Store, is_temporary, open_store
-from penstock.errors import CorruptError, MissingError, RestoreError, StorageError
+from penstock.errors import CorruptError, Fix, MissingError, RestoreError, StorageError
 from penstock.names import check_name
 from penstock.protocol.terms import Claim
 from penstock.state import runfile
@@ -46,6 +46,7 @@ from penstock.state import runfile
 __all__ = ["SAVEPOINT", "Repository", "checked_file", "open_savepoint", "read_savepoint", "state_path"]
 
 SAVEPOINT = "savepoint.json"
+TAKEN = Fix("savepoint.taken", "Choose another folder")
 _STATE = re.compile(r"state/([0-9]{8,18})-([0-9]{4,18})-[0-9]{10,18}-.+")
 
 
@@ -84,9 +85,11 @@ class Repository:
         newest = self.newest()
         if newest is not None and newest.pipeline != self.pipeline:
             raise RestoreError(
-                f"{self.store.url} holds checkpoints of pipeline {newest.pipeline!r}, not of "
-                f"{self.pipeline!r}. "
-                "Use another storage, or the old name"
+                f"{self.store.url} holds checkpoints of pipeline {newest.pipeline!r}, not of {self.pipeline!r}",
+                fix=Fix(
+                    "storage.other-pipeline",
+                    f"Use another storage, or rename the folder back to {newest.pipeline!r}",
+                ),
             )
         return claim
 
@@ -177,12 +180,12 @@ class Repository:
         assert not manifest.pending, "a savepoint is taken once its epoch's commit is confirmed: it carries no committables"
         assert not manifest.in_flight, "a savepoint is aligned: pipelines may change between it and the next start"
         if target.read(SAVEPOINT) is not None:
-            raise StorageError(f"{target.url} already holds a savepoint. Choose another folder")
+            raise StorageError(f"{target.url} already holds a savepoint", fix=TAKEN)
         data = encode_savepoint(manifest)
         with self._pin(manifest):
             _copy(manifest, self.store, target, {path: path for path in manifest.files()})
         if not target.create(SAVEPOINT, data):
-            raise StorageError(f"{target.url}: another savepoint was written there at the same time. Choose another folder")
+            raise StorageError(f"{target.url}: another savepoint was written there at the same time", fix=TAKEN)
 
     @contextlib.contextmanager
     def _pin(self, manifest: Manifest) -> Iterator[None]:
@@ -227,9 +230,13 @@ def read_savepoint(store: Store) -> Manifest:
     if data is None:
         if store.list("state"):
             raise RestoreError(
-                f"the savepoint in {store.url} was never finished: it has files of state and no {SAVEPOINT}. Take another"
+                f"the savepoint in {store.url} was never finished: it has files of state and no {SAVEPOINT}",
+                fix=Fix("savepoint.unfinished", "Take another savepoint, and give its folder"),
             )
-        raise RestoreError(f"there is no savepoint in {store.url}: no {SAVEPOINT}. Give the folder that job.savepoint(...) wrote")
+        raise RestoreError(
+            f"there is no savepoint in {store.url}: no {SAVEPOINT}",
+            fix=Fix("savepoint.none", "Give the folder that job.savepoint(...) wrote"),
+        )
     manifest = decode_savepoint(data, f"{store.url}/{SAVEPOINT}")
     if manifest.pending:
         raise CorruptError(f"{store.url}/{SAVEPOINT}: manifest.pending is not empty, and a savepoint never carries committables")

@@ -26,7 +26,7 @@ from penstock.checkpoints.log import Log
 from penstock.checkpoints.manifest import Manifest, OperatorEntry, StateEntry
 from penstock.checkpoints.repository import SAVEPOINT, checked_file, read_savepoint
 from penstock.checkpoints.storage import LocalStore, Store, open_store
-from penstock.errors import MissingError, RestoreError
+from penstock.errors import Fix, MissingError, RestoreError
 from penstock.state.runfile import OP, Handle
 from penstock.state.spec import StateSpec
 from penstock.state.table import KeyedTable
@@ -60,7 +60,10 @@ def from_savepoint(path: str | Path, *, step: str, state: str | None = None) -> 
     if state is None and len(found) == 1:
         (state,) = found
     if state is None:
-        raise RestoreError(f"step {step!r} has several states: {_list(found)}. Say which: state={next(iter(found))!r}")
+        raise RestoreError(
+            f"step {step!r} has several states: {_list(found)}",
+            fix=Fix("saved-state.which", f"Say which. Write: state={next(iter(found))!r}"),
+        )
     if state not in found:
         raise RestoreError(
             f"step {step!r} in {_where(store, manifest)} has no state {state!r}. Its states: {_list(found)}{_close(state, found)}"
@@ -129,7 +132,8 @@ class Saved:
             table = KeyedTable.open(spec, groups, self.max_parallelism, stored, open_store(self.url), lasting=False)
         except MissingError as error:
             raise RestoreError(
-                f"{self.about} cannot be read: {error}.\n  If its job has gone on since, take a savepoint of it, and start from that"
+                f"{self.about} cannot be read: {error}",
+                fix=Fix("saved-state.gone", "If its job has gone on since, take a savepoint of it, and start from that"),
             ) from error
         return table.scan()
 
@@ -142,7 +146,10 @@ def _manifest(store: Store) -> Manifest:
         assert isinstance(store, LocalStore), "there are only local stores"
         jobs = sorted(path.parent.name for path in store.root.glob("*/log"))
         if jobs:
-            raise RestoreError(f"{store.url} is a storage, with a folder for each job. Give one of them: {_list(jobs)}")
+            raise RestoreError(
+                f"{store.url} is a storage, with a folder for each job: {_list(jobs)}",
+                fix=Fix("saved-state.job", f"Give the folder of one of them. Write: {str(store.root / jobs[0])!r}"),
+            )
     return read_savepoint(store)
 
 

@@ -32,7 +32,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from penstock.checkpoints.direct import write_past_cache
-from penstock.errors import ConfigError, MissingError, StorageError, UnavailableError
+from penstock.errors import ConfigError, Fix, MissingError, StorageError, UnavailableError
 
 __all__ = [
     "LocalStore",
@@ -50,15 +50,18 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")  # two letters or more: "C:"
 _LARGE = 1 << 20
 """From so many bytes on it is worth its while to write past the page cache."""
 
-_ADVICE = {
-    errno.ENOSPC: "Free some space, or keep fewer checkpoints",
-    errno.EDQUOT: "The quota is used up: free some space",
-    errno.EROFS: "The file system is mounted read-only",
-    errno.EACCES: "This user may not write there",
-    errno.EPERM: "This user may not do that there",
-    errno.ENOTDIR: "A file or a symbolic link is where a folder should be",
-    errno.ELOOP: "It is a symbolic link, which is never followed here",
+_MEANING = {
+    errno.EACCES: "this user may not do that there",
+    errno.EPERM: "this user may not do that there",
+    errno.ENOTDIR: "a file or a symbolic link is where a folder should be",
+    errno.ELOOP: "it is a symbolic link, which is never followed here",
 }
+"""What an error of the operating system means here, where its own words do not say it."""
+
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+FREE_SPACE = Fix("storage.space", "Free some space on that file system")
+LOCAL_DISK = Fix("storage.links", "Use a local disk")
 
 _FOR_GOOD = (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 """Something else stands where a file of ours should be, or a name cannot be one here. Anything else may pass."""
@@ -125,15 +128,24 @@ def open_store(url: str | Path) -> Store:
     if isinstance(url, Path):
         return LocalStore(url)
     if not url:
-        raise ConfigError('storage is empty. Write a path or a URL: storage="/var/lib/penstock"')
+        raise ConfigError(
+            "storage is empty, and should be a path or a URL",
+            fix=Fix("storage.empty", 'Write: storage="/var/lib/penstock", or storage="file:///var/lib/penstock"'),
+        )
     scheme = _SCHEME.match(url)
     if scheme is None:
         return LocalStore(Path(url))
     if scheme[1].lower() != "file":
-        raise ConfigError(f"storage {url!r}: there is no store for {scheme[1]!r}. Schemes: file:///path, or a plain path")
+        raise ConfigError(
+            f"storage {url!r}: there is no store for {scheme[1]!r}, only for file:///path and for a plain path",
+            fix=Fix("storage.scheme", 'Mount it as a folder, and give the path of that. Write: storage="/mnt/penstock"'),
+        )
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/") or parts.query or parts.fragment:
-        raise ConfigError(f"storage {url!r}: expected three slashes and an absolute path: file:///var/lib/penstock")
+        raise ConfigError(
+            f"storage {url!r}: expected three slashes and an absolute path",
+            fix=Fix("storage.url", 'Write: storage="file:///var/lib/penstock"'),
+        )
     return LocalStore(Path(unquote(parts.path)))
 
 
@@ -165,7 +177,7 @@ class LocalStore:
             except OSError as error:
                 # Asking fsync again would prove nothing: it may have dropped the dirty page and report
                 # success.
-                raise OutcomeUnknown(self._text("create", path, error)) from error
+                raise OutcomeUnknown(self._told("create", path, error)[0]) from error
             return True
 
     def read(self, path: str) -> bytes | None:
@@ -231,9 +243,9 @@ class LocalStore:
                 self.delete(path)
         if not first or second or found != b"penstock":
             raise StorageError(
-                f"storage {self.url} cannot be used: creating a name twice must fail the second time and "
-                "change nothing. "
-                f"Found: created {first}, then {second}, holding {found!r}. Use a local disk"
+                f"storage {self.url} cannot be used: creating a name twice must fail the second time and change nothing, "
+                f"and was found to answer {first}, then {second}, holding {found!r}",
+                fix=LOCAL_DISK,
             )
 
     @contextlib.contextmanager
@@ -317,19 +329,21 @@ class LocalStore:
             self._refuse("write", path, error)
         return temporary
 
-    def _text(self, doing: str, path: str, error: OSError) -> str:
+    def _told(self, doing: str, path: str, error: OSError) -> tuple[str, Fix | None]:
+        """What to say about a failure, and what to do about it if we know."""
         code = error.errno or 0
-        advice = _ADVICE.get(code, "")
-        if doing == "create" and code in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS):
-            advice = "This file system has no hard links, and publishing a checkpoint needs them: use a local disk"
+        meaning, fix = _MEANING.get(code, ""), FREE_SPACE if code in _NO_SPACE else None
+        if doing == "create" and code in _NO_LINKS:
+            meaning, fix = "this file system has no hard links, and publishing a checkpoint needs them", LOCAL_DISK
         name = errno.errorcode.get(code, str(code))
-        return f"cannot {doing} {self.root / path}: {name} ({os.strerror(code)})" + (f". {advice}" if advice else "")
+        return f"cannot {doing} {self.root / path}: {name} ({os.strerror(code)})" + (f", {meaning}" if meaning else ""), fix
 
     def _refuse(self, doing: str, path: str, error: OSError) -> NoReturn:
         kind: type[StorageError] = StorageError if error.errno in _FOR_GOOD else UnavailableError
         if doing == "open" and error.errno == errno.ENOENT:
             kind = MissingError  # whoever opens a file knows its name from a checkpoint
-        raise kind(self._text(doing, path, error)) from error
+        text, fix = self._told(doing, path, error)
+        raise kind(text, fix=fix) from error
 
 
 class MemoryStore:

@@ -37,7 +37,7 @@ from penstock import errors
 from penstock.checkpoints.log import Log
 from penstock.checkpoints.manifest import Manifest
 from penstock.checkpoints.storage import LocalStore, open_store
-from penstock.errors import ConfigError, JobError, PenstockError
+from penstock.errors import ConfigError, Fix, JobError, PenstockError
 from penstock.eventtime import micros, time_text
 from penstock.names import check_name
 from penstock.protocol import coordinator as c
@@ -166,7 +166,7 @@ class ControlSocket:
             if busy:
                 connection.settimeout(0.2)
                 with contextlib.suppress(OSError):
-                    send(connection, refusal(JobError(f"{CONNECTIONS_MAX} others are talking to this job. Try again")))
+                    send(connection, refusal(JobError(f"{CONNECTIONS_MAX} others are talking to this job just now")))
                 connection.close()
             else:
                 self._begin(handler, connection)
@@ -342,7 +342,14 @@ def job_folder(name: str, storage: str | Path | None) -> Path:
     check_name(name, "a pipeline")
     chosen = resolve(name, {} if storage is None else {"storage": str(storage)}).storage
     if chosen is None:
-        raise ConfigError(f"where is the storage of {name!r}? Give it (--storage, storage=), or set PENSTOCK_STORAGE")
+        raise ConfigError(
+            f"where is the storage of {name!r}? Neither an option nor PENSTOCK_STORAGE nor penstock.toml says it",
+            fix=Fix(
+                "control.storage",
+                "Say it to the command (--storage checkpoints), or to all of them (PENSTOCK_STORAGE=checkpoints). "
+                'Write: storage="checkpoints"',
+            ),
+        )
     store = open_store(chosen)
     assert isinstance(store, LocalStore), "there are only local stores"
     return store.root / name
@@ -364,7 +371,7 @@ def stored_text(job_dir: Path) -> str:
         others = sorted(path.parent.name for path in job_dir.parent.glob("*/log"))
         return f"Storage {job_dir.parent} has no checkpoint of it. Jobs there: {', '.join(others) or 'none'}"
     by = f"by runner {newest.runner} at {time_text(newest.created_us)} UTC"
-    rest = "it is finished" if newest.finished else "start it again to go on from there"
+    rest = "it is finished" if newest.finished else "the next start goes on from there"
     return f"Its newest published epoch is {newest.epoch}, {by}; {rest}"
 
 
@@ -406,7 +413,10 @@ def read_control(job_dir: Path) -> dict[str, Any] | None:
             return {key: found[key] for key in kinds}
     except (ValueError, RecursionError, KeyError, TypeError):
         pass
-    raise JobError(f"{job_dir / FILE} is damaged. Stop the job with Ctrl-C; the next start writes it anew")
+    raise JobError(
+        f"{job_dir / FILE} is damaged",
+        fix=Fix("control.damaged", "Stop the job with Ctrl-C; the next start writes the file anew"),
+    )
 
 
 def write_private(path: Path, data: bytes) -> None:
