@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from penstock.errors import Fix, PenstockError
 from penstock.schema import no_such_column
 
-__all__ = ["Row", "row_of"]
+__all__ = ["ReadOnlyError", "Row", "row_of"]
+
+
+class ReadOnlyError(PenstockError, AttributeError):
+    """A column of a row was set or deleted. Python expects an AttributeError where that cannot be done."""
 
 
 class Row:
@@ -36,10 +41,13 @@ class Row:
             raise KeyError(no_such_column(name, self._values)) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"a row is read-only. Write: row.replace({name}={value!r})")
+        raise ReadOnlyError(
+            f"{name!r} cannot be set: a row is read-only, and row.replace makes another one",
+            fix=Fix("row.read-only", f"Write: row.replace({name}={value!r})"),
+        )
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError("a row is read-only")
+        raise ReadOnlyError(f"{name!r} cannot be deleted: a row is read-only")
 
     def replace(self, **values: Any) -> Row:
         """The same row with other values in some columns."""

@@ -208,7 +208,7 @@ def test_a_file_that_is_cut_or_gone_while_half_read_is_an_error(tmp_path: Path) 
 def test_the_number_of_splits_is_fixed(tmp_path: Path) -> None:
     write(tmp_path / "a.json", [row(1)])
     position = read(sources.files(tmp_path, schema=SCHEMA, splits=1)).positions[-1]
-    with pytest.raises(RestoreError, match="Keep splits=1"):
+    with pytest.raises(RestoreError, match="Write: splits=1"):
         read(sources.files(tmp_path, schema=SCHEMA, splits=2), position=position)
 
 

@@ -31,9 +31,9 @@ from penstock.connectors.connector import Bound, Chunk, Json, Reader, Source, So
 from penstock.connectors.csvlines import CsvLines, header_names
 from penstock.connectors.fileformat import FileReader, pick
 from penstock.connectors.jsonlines import JsonLines
-from penstock.connectors.lines import LineDecoder, LineFile
+from penstock.connectors.lines import CHANGED, LineDecoder, LineFile
 from penstock.connectors.parquetfile import ParquetReader, file_schema
-from penstock.errors import ConfigError, RestoreError, StorageError
+from penstock.errors import ConfigError, Fix, RestoreError, StorageError
 from penstock.eventtime import micros
 from penstock.names import check_name
 from penstock.schema import to_schema
@@ -42,6 +42,7 @@ __all__ = ["Files", "files"]
 
 FORMATS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet"}
 COMPRESSED = (".gz", ".bz2", ".zst", ".xz", ".zip", ".lz4")
+COLUMNS = Fix("files.schema", 'Write: schema="user string not null, price double"')
 
 
 @dataclass(frozen=True)
@@ -118,14 +119,17 @@ def files(
     """See `penstock.sources.files`."""
     text = os.fspath(path)
     if "://" in text:
-        raise ConfigError(f"{text!r}: files are read from local or mounted folders. Give a path without '://'")
+        raise ConfigError(
+            f"{text!r}: files are read from local or mounted folders",
+            fix=Fix("files.path", "Give the path of such a folder, without '://'"),
+        )
     if splits < 1:
         raise ConfigError(f"splits={splits}: expected at least 1")
     if format is not None and format not in FORMATS.values():
         raise ConfigError(f"format={format!r} is not known. Formats: json, csv, parquet")
     folder, pattern, default_name = _place(text)
     if watch is None and not glob.has_magic(text) and not os.path.exists(text):
-        raise ConfigError(f'there is nothing at {text!r}. To wait for it: sources.files(..., watch="1s")')
+        raise ConfigError(f"there is nothing at {text!r}", fix=Fix("files.nothing", 'To wait for it, write: watch="1s"'))
     by_suffix = False
     if format is None:
         format = _format_of(pattern)
@@ -136,10 +140,7 @@ def files(
     elif format == "parquet":
         found = _schema_found(folder, pattern, text)
     else:
-        raise ConfigError(
-            f"{format} files do not say which columns they have. "
-            f'Write: schema="user string not null, price double", or a dataclass'
-        )
+        raise ConfigError(f"{format} files do not say which columns they have", fix=COLUMNS)
     return Files(
         name=check_name(default_name if name is None else name, "a source"),
         schema=found,
@@ -184,7 +185,8 @@ def _names(folder: str, pattern: str) -> list[str]:
 
 def _compressed(name: str) -> StorageError:
     return StorageError(
-        f"{name!r} is compressed, and positions in compressed files cannot be found again. Unpack it, or convert it to Parquet"
+        f"{name!r} is compressed, and positions in compressed files cannot be found again",
+        fix=Fix("files.compressed", "Unpack it, or convert it to Parquet"),
     )
 
 
@@ -194,16 +196,28 @@ def _format_of(name: str) -> str | None:
 
 def _format_found(folder: str, pattern: str, text: str) -> str:
     formats = {found for name in _names(folder, pattern) if (found := _format_of(name))}
-    if len(formats) != 1:
-        there = f"files of several formats ({', '.join(sorted(formats))})" if formats else "no file to tell it from"
-        raise ConfigError(f'{text!r}: cannot tell the format, there are {there}. Write: format="json"')
+    if not formats:
+        raise ConfigError(
+            f"{text!r}: cannot tell the format, there is no file to tell it from", fix=Fix("files.format", 'Write: format="json"')
+        )
+    if len(formats) > 1:
+        raise ConfigError(
+            f"{text!r}: cannot tell the format, there are files of several ({', '.join(sorted(formats))})",
+            fix=Fix("files.formats", f"Name those of one format. Write: {_of_one_format(folder, pattern, text)!r}"),
+        )
     return formats.pop()
+
+
+def _of_one_format(folder: str, pattern: str, text: str) -> str:
+    """A glob for those of the files whose names are of the first format that is there."""
+    suffix = next(Path(name).suffix for name in _names(folder, pattern) if _format_of(name))
+    return str(Path(text).with_name(f"*{suffix}") if glob.has_magic(text) else Path(text, f"*{suffix}"))
 
 
 def _schema_found(folder: str, pattern: str, text: str) -> pa.Schema:
     names = [name for name in _names(folder, pattern) if os.path.getsize(os.path.join(folder, name))]
     if not names:
-        raise ConfigError(f"{text!r}: there is no Parquet file yet to take the columns from. Say them: schema=...")
+        raise ConfigError(f"{text!r}: there is no Parquet file yet to take the columns from", fix=COLUMNS)
     return file_schema(Path(folder, names[0]))
 
 
@@ -267,7 +281,8 @@ class _Lane(Reader):
         if position["splits"] != self.source.lanes:
             raise RestoreError(
                 f"source {self.source.name!r} was read with splits={position['splits']}, and files would be dealt differently "
-                f"with splits={self.source.lanes}. Keep splits={position['splits']}"
+                f"with splits={self.source.lanes}",
+                fix=Fix("files.splits", f"Write: splits={position['splits']}"),
             )
         self.done = position["done"]
         if position["file"] is not None:
@@ -317,8 +332,9 @@ class _Lane(Reader):
                     todo.append(name)
             elif before != size:
                 raise StorageError(
-                    f"{name!r} in {self.source.folder} had {before} bytes when it was read and has {size} now. "
-                    f"Files may not change after they were read: put new rows into a new file"
+                    f"{name!r} in {self.source.folder} had {before} bytes when it was read and has {size} now, "
+                    f"and files may not change after they were read",
+                    fix=CHANGED,
                 )
         self.todo = todo[::-1]
         if self.source.watch_us is not None:

@@ -40,7 +40,7 @@ from penstock.connectors.connector import Committer, Json, Sink, SinkContext, Ve
 from penstock.connectors.durable import file_checksum, make_dirs, naming, sync_dir
 from penstock.connectors.marks import read_mark, write_mark
 from penstock.connectors.rowfile import FORMATS, RowFile, open_row_file
-from penstock.errors import ConfigError, CorruptError, StorageError
+from penstock.errors import ConfigError, CorruptError, Fix, StorageError
 from penstock.names import check_name
 
 __all__ = ["FileSink", "files"]
@@ -97,7 +97,10 @@ def files(
     """See `penstock.sinks.files`."""
     text = os.fspath(path)
     if "://" in text:
-        raise ConfigError(f"{text!r}: files are written to local or mounted folders. Give a path without '://'")
+        raise ConfigError(
+            f"{text!r}: files are written to local or mounted folders",
+            fix=Fix("file-sink.path", "Give the path of such a folder, without '://'"),
+        )
     if format not in FORMATS:
         raise ConfigError(f"format={format!r} is not known. Formats: {', '.join(FORMATS)}")
     if roll < 1:
@@ -245,7 +248,7 @@ class _FileCommitter(Committer):
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
             raise StorageError(
-                f"{target} appeared while it was being committed: {error}. Does another job write there?"
+                f"{target} appeared while it was being committed, so another job seems to write there: {error}"
             ) from error
         sync_dir(target.parent)
 
@@ -289,8 +292,8 @@ def _check_same(folder: Path, lineage: str, epoch: int, parts: Json) -> None:
     marker = _read_marker(folder)
     if marker["lineage"] != lineage:
         raise StorageError(
-            f"{folder} was written by lineage {marker['lineage']}, and lineage {lineage} now has an epoch {epoch} "
-            f"of its own. Write to another folder, or remove the epochs that should not count"
+            f"{folder} was written by lineage {marker['lineage']}, and lineage {lineage} now has an epoch {epoch} of its own",
+            fix=Fix("file-sink.lineage", "Write to another folder, or remove the epochs that should not count"),
         )
     if marker["parts"].get(str(epoch)) != parts:
         raise StorageError(
@@ -321,7 +324,10 @@ def _epoch_dirs(path: Path) -> list[tuple[int, int, Path]]:
 def _read_marker(folder: Path) -> dict[str, Any]:
     marker = read_mark(folder / MARKER, {"lineage": str, "epochs": list, "parts": dict})
     if marker is None:
-        raise StorageError(f"{folder} was not written by Penstock: it has no {MARKER}. Choose a folder of its own for the sink")
+        raise StorageError(
+            f"{folder} was not written by Penstock: it has no {MARKER}",
+            fix=Fix("file-sink.folder", "Choose a folder of its own for the sink"),
+        )
     return marker
 
 

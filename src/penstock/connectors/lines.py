@@ -26,9 +26,9 @@ import pyarrow as pa
 from penstock.connectors.connector import BadRecord
 from penstock.connectors.fileformat import FileReader, Piece, Undecodable
 from penstock.connectors.linemarks import seldom
-from penstock.errors import StorageError
+from penstock.errors import Fix, StorageError
 
-__all__ = ["LineDecoder", "LineFile", "line_breaks"]
+__all__ = ["CHANGED", "LineDecoder", "LineFile", "line_breaks"]
 
 BLOCK_BYTES = 3 << 20
 """Of so many bytes what a block costs before the first one hardly matters; and its memory is used again for the next."""
@@ -39,6 +39,9 @@ LINE_BYTES_MAX = 64 << 20
 TAIL_BYTES = 4_096
 SAMPLE_CHARS = 1_000
 BOM = b"\xef\xbb\xbf"
+
+CHANGED = Fix("files.changed", "Put the file back as it was, and put new rows into a new file")
+"""What to do where a file that was read, or begun, is not what it was."""
 
 
 def line_breaks(block: bytes) -> npt.NDArray[np.int64]:
@@ -152,8 +155,8 @@ class LineFile(FileReader):
         before = os.pread(self._handle, 1, self.offset - 1)
         if before != b"\n" and not (before and self.offset == self._size_at_open):
             raise StorageError(
-                f"{self.name!r} was read up to byte {self.offset}, and there is no end of a line now: the file was changed. "
-                f"Put complete files into the folder and never change them"
+                f"{self.name!r} was read up to byte {self.offset}, and there is no end of a line now: the file was changed",
+                fix=CHANGED,
             )
 
     def _start(self) -> bool:

@@ -16,12 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.connectors.connector import Chunk, Json, Reader, Source, SourceContext
-from penstock.errors import ConfigError, RowError
+from penstock.errors import ConfigError, Fix, RowError, brief
 from penstock.exact import exactly, one_array, seen_nulls
 from penstock.names import check_name
 from penstock.schema import column_name, field_text, to_array, to_schema
 
 __all__ = ["Memory", "memory"]
+
+CODE_MAX = 120
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,18 +126,30 @@ def as_dict(row: Any, schema: pa.Schema) -> dict[str, Any]:
     elif len(schema) == 1:
         found = {schema.names[0]: row}
     else:
-        raise ConfigError(f"{row!r} is not a row of {', '.join(schema.names)}. Write rows as dicts or dataclasses")
+        raise ConfigError(
+            f"{brief(row)} is not a row of {', '.join(schema.names)}, which is a dict or a dataclass",
+            fix=Fix("memory.row", _as_dict_text(row, schema)),
+        )
     unknown = [key for key in found if key not in schema.names]
     if unknown:
         raise ConfigError(f"a row has {unknown[0]!r}, which is no column. Columns: {', '.join(schema.names)}")
     return found
 
 
+def _as_dict_text(row: Any, schema: pa.Schema) -> str:
+    """A row as it should be written, if its values can be told."""
+    if isinstance(row, (tuple, list)) and len(row) == len(schema):
+        code = repr(dict(zip(schema.names, row)))
+        if len(code) <= CODE_MAX:
+            return f"Name its values. Write: {code}"
+    return "Write each row as a dict, or as an object of a dataclass"
+
+
 def _inferred(rows: list[Any], source: str) -> pa.Table:
     if not rows or not all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows):
         raise ConfigError(
-            "cannot tell the columns: without a schema all rows are dicts with the same keys. "
-            'Write: schema="user string, n bigint"'
+            "cannot tell the columns: without a schema all rows are dicts with the same keys, and there is at least one",
+            fix=Fix("memory.schema", 'Write: schema="user string, n bigint"'),
         )
     for name in rows[0]:
         column_name(name)
@@ -143,7 +157,10 @@ def _inferred(rows: list[Any], source: str) -> pa.Table:
     table = pa.Table.from_arrays(columns, names=list(rows[0]))
     for each in table.schema:
         if pa.types.is_timestamp(each.type) and each.type.tz is None:
-            raise ConfigError(f"column {each.name!r} has times without a zone. Write: datetime(..., tzinfo=UTC)")
+            raise ConfigError(
+                f"column {each.name!r} has times without a zone",
+                fix=Fix("memory.zone", "Say the zone of each. Write: datetime(2026, 1, 31, 12, 30, tzinfo=UTC)"),
+            )
     to_schema(table.schema)  # refuses names that are Penstock's own
     return table
 

@@ -22,7 +22,7 @@ import pyarrow.csv as pv
 import pyarrow.parquet as pq
 
 from penstock.connectors.durable import Hashed
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, Fix
 
 __all__ = ["FORMATS", "RowFile", "Written", "open_row_file"]
 
@@ -96,7 +96,10 @@ class _Json(RowFile):
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         for field in schema:
             if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
-                raise ConfigError(f'column {field.name!r} is binary, which JSON cannot hold. Use format="parquet", or cast it')
+                raise ConfigError(
+                    f"column {field.name!r} is binary, which JSON cannot hold",
+                    fix=Fix("file-sink.binary", f'Write: format="parquet", or col({field.name!r}).cast("string")'),
+                )
         super().__init__(path, schema)
         self._has_maps = any(map(_has_map, schema.types))
 
@@ -136,7 +139,10 @@ def _plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, Decimal):
         return str(value)
-    raise ConfigError(f'{type(value).__name__} values cannot be written as JSON. Use format="parquet"')
+    raise ConfigError(
+        f"values of the type {type(value).__name__} cannot be written as JSON",
+        fix=Fix("file-sink.json", 'Write: format="parquet"'),
+    )
 
 
 _ENCODER = json.JSONEncoder(default=_plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
