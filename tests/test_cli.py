@@ -107,7 +107,7 @@ def test_parameters_are_set_and_converted() -> None:
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        ([], "made.py:pipeline needs n. Write: --set n=..."),
+        ([], "made.py:pipeline needs n\n  Write: --set n=..."),
         (["n"], "--set n: expected NAME=VALUE"),
         (["n=many"], "--set n=many: expected a whole number"),
         (["n=1", "scale=big"], "--set scale=big: expected a number"),
@@ -132,10 +132,13 @@ def test_wrong_settings_are_named(sets: list[str], message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1", "broken.py has nothing called 'pipeline'. Write: pipeline = pen.Pipeline(...)"),
-        ("import penstock as pen\nother = pen.Pipeline('x')", "name another: broken.py:other"),
+        ("x = 1", "broken.py has nothing called 'pipeline'\n  Call the pipeline so, pipeline = pen.Pipeline(...)"),
+        (
+            "import penstock as pen\nother = pen.Pipeline('x')",
+            "broken.py has nothing called 'pipeline', and has a pipeline called 'other'\n  Write: broken.py:other",
+        ),
         ("pipeline = 7", "pipeline in broken.py is int"),
-        ("def pipeline():\n    pass", "returned NoneType, and should return a pipeline. Is a return missing?"),
+        ("def pipeline():\n    pass", "returned NoneType, and should return a pipeline\n  End the function with the pipeline"),
         ("x = 1\ny = nowhere", "ConfigError: broken.py:2: NameError: name 'nowhere' is not defined"),
         ("def pipeline():\n    return 1 / 0", "broken.py:2: ZeroDivisionError: division by zero"),
         ("def pipeline(", "broken.py:1: '(' was never closed"),
@@ -154,7 +157,7 @@ def test_a_wrong_file_is_one_message_that_names_the_line(text: str, message: str
     ("args", "message"),
     [
         (["run", "nowhere.py"], "there is no file nowhere.py"),
-        (["run", "one"], "there is no file one. Give a Python file"),
+        (["run", "one"], "there is no file one, and the name of a Python file ends in .py Give a Python file, such as one.py"),
         (["run", "json.py"], "json.py has the name of the module 'json'"),
         (["run", "a.b.py"], "a.b.py cannot be imported"),
         (["run", "one.py", "--set", "x=1"], "pipeline in one.py is a pipeline, not a function with parameters to set"),
@@ -258,7 +261,7 @@ def test_a_running_job_is_seen_saved_and_stopped_from_outside(running: subproces
     assert running.returncode == 0
     assert "endless: running, epoch" in told
     assert "endless stopped at epoch" in told
-    assert "Start it again to go on." in told
+    assert ", and goes on from there at the next start." in told
 
     shown = invoke("status", "endless", "--storage", "store")
     assert shown.exit_code == 0

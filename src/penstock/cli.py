@@ -20,6 +20,7 @@ import enum
 import importlib.util
 import inspect
 import json
+import re
 import sys
 import time
 import types
@@ -37,7 +38,7 @@ from rich.text import Text
 
 import penstock
 from penstock.api.pipeline import Pipeline
-from penstock.errors import ConfigError, JobError, PenstockError, PlanError, RestoreError, RunnerError
+from penstock.errors import ConfigError, Fix, JobError, PenstockError, PlanError, RestoreError, RunnerError
 from penstock.restoreflags import flags_text, restore_of
 from penstock.runners.control import attach, job_folder, newest_in, stored_text
 from penstock.runners.job import Job, graceful_interrupt
@@ -174,8 +175,12 @@ def run_command(
     )
     follow(job)
     status = job.status()
-    more = " Start it again to go on." if status.state in ("stopped", "cancelled") and job.conductor.options.storage else ""
-    typer.echo(f"{job.name} {status.state} at epoch {status.epoch}.{more}", err=True)
+    more = (
+        ", and goes on from there at the next start"
+        if status.state in ("stopped", "cancelled") and job.conductor.options.storage
+        else ""
+    )
+    typer.echo(f"{job.name} {status.state} at epoch {status.epoch}{more}.", err=True)
 
 
 @app.command()
@@ -340,8 +345,8 @@ def load(target: str, settings: list[str]) -> Pipeline:
     if found is None:
         others = [key for key, value in vars(module).items() if isinstance(value, Pipeline)]
         raise ConfigError(
-            f"{path.name} has nothing called {name!r}. Write: {name} = pen.Pipeline(...), or def {name}() -> pen.Pipeline"
-            + (f", or name another: {path.name}:{others[0]}" if others else "")
+            f"{path.name} has nothing called {name!r}" + (f", and has a pipeline called {others[0]!r}" if others else ""),
+            fix=Fix("cli.pipeline", _naming(target.removesuffix(f":{name}"), name, others)),
         )
     if isinstance(found, Pipeline):
         if settings:
@@ -356,9 +361,17 @@ def load(target: str, settings: list[str]) -> Pipeline:
         made = found(**arguments)
     if not isinstance(made, Pipeline):
         raise ConfigError(
-            f"{name}() in {path.name} returned {type(made).__name__}, and should return a pipeline. Is a return missing?"
+            f"{name}() in {path.name} returned {type(made).__name__}, and should return a pipeline",
+            fix=Fix("cli.returns", "End the function with the pipeline, as in: return pipeline"),
         )
     return made
+
+
+def _naming(file: str, name: str, others: list[str]) -> str:
+    """How a file gets something of this name, or which of its pipelines to take."""
+    if others:
+        return f"Write: {file}:{others[0]}"
+    return f"Call the pipeline so, {name} = pen.Pipeline(...), or the function that returns it: def {name}() -> pen.Pipeline"
 
 
 def split_target(target: str) -> tuple[Path, str]:
@@ -368,8 +381,12 @@ def split_target(target: str) -> tuple[Path, str]:
         file, name = target, "pipeline"
     path = Path(file)
     if not path.is_file():
+        if path.suffix == ".py":
+            raise ConfigError(f"there is no file {file}")
+        likely = path.with_suffix(".py") if path.stem.strip(".") else "ads.py"
         raise ConfigError(
-            f"there is no file {file}" + ("" if path.suffix == ".py" else ". Give a Python file: penstock run ads.py")
+            f"there is no file {file}, and the name of a Python file ends in .py",
+            fix=Fix("cli.file", f"Give a Python file, such as {likely}"),
         )
     return path.resolve(), name
 
@@ -377,10 +394,18 @@ def split_target(target: str) -> tuple[Path, str]:
 def import_file(path: Path) -> types.ModuleType:
     """Import a file under its own name, with its folder first on the path, as Python does: workers find it in the same way."""
     if "." in path.stem or path.suffix != ".py":
-        raise ConfigError(f"{path.name} cannot be imported: workers import it by its name. Call it something like ads.py")
+        raise ConfigError(
+            f"{path.name} cannot be imported: workers import it by its name, which ends in .py and has no other dot",
+            fix=Fix(
+                "cli.file-name", f"Rename the file to {re.sub(r'[^0-9A-Za-z]+', '_', path.name.removesuffix('.py')) or 'ads'}.py"
+            ),
+        )
     loaded = sys.modules.get(path.stem)
     if loaded is not None and getattr(loaded, "__file__", None) != str(path):
-        raise ConfigError(f"{path.name} has the name of the module {path.stem!r}, which is in use. Give it another name")
+        raise ConfigError(
+            f"{path.name} has the name of the module {path.stem!r}, which is in use",
+            fix=Fix("cli.module-name", f"Rename the file to {path.stem}_pipeline.py"),
+        )
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None, "a .py file has a loader"  # noqa: PT018
@@ -433,7 +458,8 @@ def parse_settings(function: Callable[..., Any], settings: list[str], what: str)
     required = [name for name, each in parameters.items() if each.default is each.empty and each.kind not in several]
     missing = [name for name in required if name not in arguments]
     if missing:
-        raise ConfigError(f"{what} needs {', '.join(missing)}. Write: " + " ".join(f"--set {name}=..." for name in missing))
+        values = " ".join(f"--set {name}=..." for name in missing)
+        raise ConfigError(f"{what} needs {', '.join(missing)}", fix=Fix("cli.settings", f"Write: {values}"))
     return arguments
 
 
