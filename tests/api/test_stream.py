@@ -352,9 +352,9 @@ def test_a_duration_without_a_unit() -> None:
 @pytest.mark.parametrize("use", [lambda e: e and e, lambda e: e or e, lambda e: not e, lambda e: 1 if e else 2])
 def test_python_logic_on_an_expression(use: Callable[[Any], Any]) -> None:
     error = raised(lambda: use(col("a") > 1))
-    assert error.message == (
-        "an expression is neither true nor false until it runs, so 'and', 'or', 'not' and 'if' cannot use it.\n"
-        '  Write: (col("a") > 1) & (col("b") < 2)'
+    assert str(error) == (
+        "an expression is neither true nor false until it runs, so 'and', 'or', 'not' and 'if' cannot use it\n"
+        '  Use &, | and ~, with each part in parentheses. Write: (col("a") > 1) & (col("b") < 2)'
     )
 
 

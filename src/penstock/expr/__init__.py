@@ -1,7 +1,7 @@
 """Expressions and aggregates: what users write, what it means, and how it is computed on Arrow batches.
 
-Read in this order: `nodes` (what was written), `promote` and `resolve` (what it means for a schema),
-`rowwise`, `casts`, `kernels` and `evaluate` (how it is computed, and which rows are bad). Then aggregates:
+Read in this order: `nodes` (what was written), `promote` and `resolve` (what it means for a schema; `mending` is what to write
+where types do not fit), `rowwise`, `casts`, `kernels` and `evaluate` (how it is computed, and which rows are bad). Then aggregates:
 `aggregates` (what there is), `accumulators` (how they are computed in pieces), `build` (which pieces each has):
 `folds`, `slots`, `sketches`, `udaf`, and for rows that can be taken back `signed` and `multiset`. `expressions` is the
 part users hold; `sql` reads the same trees from text; `udf` puts Python functions into them. `comparing` tells what a condition

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.expr.casts import cast
 from penstock.expr.encoded import once_per_value, per_row, true_rows
 from penstock.expr.kernels import KERNELS, broadcast
@@ -125,8 +125,17 @@ def node_of(expr: Any) -> Node:
     """The node of an `Expr`, or the node itself."""
     node = expr if isinstance(expr, Node) else getattr(expr, "node", None)
     if not isinstance(node, Node):
-        raise PlanError(f'expected an expression, and found {expr!r}. Write: col("name") or pen.lit(value)')
+        raise PlanError(f"expected an expression, and found {expr!r}", fix=Fix("expr.expected", _instead(expr)))
     return node
+
+
+def _instead(value: Any) -> str:
+    """The expression that is likely meant: users come here with `where=`, a condition."""
+    if isinstance(value, bool):
+        return f"Write: pen.lit({value})"
+    if isinstance(value, str) and value.isidentifier():
+        return f'Write: col("{value}")'
+    return 'Compare a column, for example. Write: col("price") > 10'
 
 
 def _run(typed: Typed, batch: pa.RecordBatch) -> Evaluated:

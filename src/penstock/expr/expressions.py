@@ -17,7 +17,7 @@ from typing import Any, NoReturn, overload
 
 import pyarrow as pa
 
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.expr.aggregating import Aggregating
 from penstock.expr.moments import duration_us
 from penstock.expr.nodes import EVENT_TIME, Call, Case, Cast, Column, Node, columns_of, literal
@@ -99,9 +99,8 @@ class Expr(Aggregating):
 
     def __bool__(self) -> NoReturn:
         raise PlanError(
-            "an expression is neither true nor false until it runs, "
-            "so 'and', 'or', 'not' and 'if' cannot use it.\n"
-            '  Write: (col("a") > 1) & (col("b") < 2)'
+            "an expression is neither true nor false until it runs, so 'and', 'or', 'not' and 'if' cannot use it",
+            fix=Fix("expr.bool", 'Use &, | and ~, with each part in parentheses. Write: (col("a") > 1) & (col("b") < 2)'),
         )
 
     # Operators
@@ -190,8 +189,15 @@ class Expr(Aggregating):
 
     def is_in(self, values: Iterable[Any]) -> Expr:
         """Whether the value is one of `values`, which are literals."""
-        if isinstance(values, str | bytes | Expr):
-            raise PlanError(f"is_in takes a list of values, and found {values!r}. Write: .is_in([{values!r}])")
+        if isinstance(values, Expr):
+            raise PlanError(
+                f"is_in takes a list of values, and found the expression {values!r}",
+                fix=Fix("expr.is_in-expression", "Compare with it by ==, or list constants. Write: .is_in([1, 2])"),
+            )
+        if isinstance(values, str | bytes):
+            raise PlanError(
+                f"is_in takes a list of values, and found {values!r}", fix=Fix("expr.is_in", f"Write: .is_in([{values!r}])")
+            )
         literals = [literal(value) for value in values]
         if not literals:
             raise PlanError("is_in needs at least one value: nothing is in an empty list")
@@ -264,7 +270,7 @@ class Text:
     def split(self, separator: str) -> Expr:
         """The parts between `separator` (not a pattern), as a list."""
         if not _text(separator):
-            raise PlanError('split needs a separator, and found "". Write: .str.split(",")')
+            raise PlanError('split needs a separator, and found ""', fix=Fix("expr.split", 'Write: .str.split(",")'))
         return _call("split", self._expr, options=(separator, False))
 
 
@@ -319,7 +325,7 @@ def col(name: str) -> Expr:
     price > 10
     """
     if not isinstance(name, str) or not name:
-        raise PlanError(f'col takes the name of a column, and found {name!r}. Write: col("price")')
+        raise PlanError(f"col takes the name of a column, and found {name!r}", fix=Fix("expr.col", 'Write: col("price")'))
     return Expr(Column(name))
 
 
@@ -426,7 +432,10 @@ def _several(function: str, values: tuple[Any, ...]) -> Expr:
 def _name_of(value: Any) -> str:
     name = value.name if isinstance(value, Expr) else None
     if name is None:
-        raise PlanError(f"a field of a struct needs a name, and {value!r} has none. Write: struct(total={value!r})")
+        code = '.alias("total")' if isinstance(value, Expr) else f"pen.struct(total={value!r})"
+        raise PlanError(
+            f"a field of a struct needs a name, and {value!r} has none", fix=Fix("struct.name", f"Name the field. Write: {code}")
+        )
     return name
 
 

@@ -96,7 +96,10 @@ def duration_us(value: str | timedelta) -> int:
     else:
         match = _DURATION.fullmatch(value.strip().lower()) if isinstance(value, str) else None
         if match is None or match[2] not in _UNITS_US:
-            raise PlanError(f'{value!r} is not a duration. Write: "250ms", "10s", "5m", "1h" or "7d"')
+            raise PlanError(
+                f"{value!r} is not a duration",
+                fix=Fix("expr.duration", 'It is a timedelta, or a whole number and a unit: "250ms", "10s", "5m", "1h", "7d"'),
+            )
         found = int(match[1]) * _UNITS_US[match[2]]
     if found <= 0:
         raise PlanError(f"{value!r} is not a duration: it must be longer than nothing")

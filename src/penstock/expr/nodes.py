@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.schema import type_name
 
 __all__ = [
@@ -39,6 +39,8 @@ __all__ = [
 
 EVENT_TIME = "__time"
 """The hidden column that `with_watermark` adds and `event_time()` reads."""
+
+_DIGITS = 38  # of a decimal, at most
 
 _INFIX = {
     "add": "+",
@@ -232,12 +234,15 @@ def literal(value: Any) -> Literal:
     fits.
     """
     if isinstance(value, datetime) and value.tzinfo is None:
-        raise PlanError(f"{value!r} has no time zone. Write: datetime(…, tzinfo=UTC)")
+        raise PlanError(
+            f"{value!r} has no time zone", fix=Fix("literal.zone", f"If it is in UTC, say so. Write: {_in_utc(value)}")
+        )
     found = next((found for kind, found in _LITERAL_TYPES if isinstance(value, kind)), None)
     if isinstance(value, Decimal):
         found = _decimal_type(value)
     if found == pa.int64() and not -(2**63) <= value < 2**63:
-        raise PlanError(f"{value} does not fit in 64 bits. Write: Decimal({value})")
+        fix = Fix("literal.bits", f"Write: Decimal({value})") if abs(value) < 10**_DIGITS else None
+        raise PlanError(f"{value} does not fit in 64 bits", fix=fix)
     if found is not None:
         return Literal(value, found)
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
@@ -257,6 +262,14 @@ def columns_of(node: Node) -> frozenset[str]:
     return frozenset(inner.name for inner in walk(node) if isinstance(inner, Column))
 
 
+def _in_utc(value: datetime) -> str:
+    """The moment of UTC that a clock without a zone shows, as code."""
+    parts = [*value.timetuple()[:6], value.microsecond]
+    while len(parts) > 5 and not parts[-1]:
+        parts.pop()
+    return f"datetime({', '.join(map(str, parts))}, tzinfo=UTC)"
+
+
 def _decimal_type(value: Decimal) -> pa.DataType:
     if not value.is_finite():
         raise PlanError(f"{value!r} is not a number that a decimal column can hold")
@@ -264,8 +277,8 @@ def _decimal_type(value: Decimal) -> pa.DataType:
     assert isinstance(exponent, int), "a finite decimal has an exponent"
     scale = max(0, -exponent)
     precision = max(len(digits) + max(0, exponent), scale, 1)
-    if precision > 38:
-        raise PlanError(f"{value} has {precision} digits, and a decimal has at most 38")
+    if precision > _DIGITS:
+        raise PlanError(f"{value} has {precision} digits, and a decimal has at most {_DIGITS}")
     return pa.decimal128(precision, scale)
 
 

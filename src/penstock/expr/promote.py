@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.expr.moments import parse_date, parse_timestamp
 from penstock.schema import type_name
 
@@ -34,6 +34,7 @@ __all__ = [
     "to_decimal_type",
     "unify",
     "working",
+    "working_type",
 ]
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -194,7 +195,7 @@ def _convert_literal(value: Any, target: pa.DataType) -> Any:
     if pa.types.is_date(target) and isinstance(value, str):
         parsed = parse_date(value)
         if parsed is None:
-            raise PlanError(f"{value!r} is not a date. Write it as '2026-01-31'")
+            raise PlanError(f"{value!r} is not a date", fix=Fix("literal.date", "Write: '2026-01-31'"))
         return parsed
     return value
 
@@ -204,7 +205,8 @@ def _literal_timestamp(value: Any, target: pa.DataType) -> datetime:
         parsed = parse_timestamp(value)
         if parsed is None:
             raise PlanError(
-                f"{value!r} is not a {type_name(target)}. Write it as '2026-01-31 12:00:00'; without a zone it is UTC"
+                f"{value!r} is not a {type_name(target)}",
+                fix=Fix("literal.timestamp", "Without a zone it is UTC. Write: '2026-01-31 12:00:00'"),
             )
         return parsed if target.tz is not None else parsed.replace(tzinfo=None)
     if isinstance(value, date) and not isinstance(value, datetime):

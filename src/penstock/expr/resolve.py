@@ -16,7 +16,9 @@ from dataclasses import replace
 import pyarrow as pa
 
 from penstock.errors import Fix, PlanError
+from penstock.eventtime import NEEDS_TIME
 from penstock.expr.casts import can_cast
+from penstock.expr.mending import as_numbers, as_one_type, casting, clash, inside
 from penstock.expr.moments import duration_us
 from penstock.expr.nodes import EVENT_TIME, Call, Case, Cast, Column, Literal, Node, Udf
 from penstock.expr.promote import (
@@ -62,9 +64,7 @@ def _column(name: str, schema: pa.Schema) -> Typed:
         field = schema.field(index)
         return Typed("column", field.type, field.nullable, (), (name,), Column(name).text())
     if name == EVENT_TIME:
-        raise PlanError(
-            'event_time() needs event time, and this stream has none.\n  Write .with_watermark("at", delay="5s") before it'
-        )
+        raise PlanError("event_time() needs event time, and this stream has none", fix=NEEDS_TIME)
     raise PlanError(no_such_column(name, schema.names))
 
 
@@ -106,7 +106,7 @@ def _argument(node: Udf, arg: Typed, field: pa.Field | None) -> Typed:
         return coerce(value, field.type)
     raise PlanError(
         f"{node.name}() takes {type_name(field.type)} as {field.name!r}, and found {type_name(arg.type)} ({arg.text})",
-        fix=_cast_fix(arg, field.type),
+        fix=Fix("udf.argument", casting(arg, field.type)) if can_cast(arg.type, field.type) else None,
     )
 
 
@@ -126,46 +126,26 @@ def _same(found: pa.DataType, wanted: pa.DataType) -> bool:
     return found == wanted or _holds(found, wanted)
 
 
-def _cast_fix(arg: Typed, target: pa.DataType) -> Fix | None:
-    """How to get a value to its type; None if there is no way."""
-    if not can_cast(arg.type, target):
-        return None
-    cast = f'.cast("{type_name(target)}")'
-    text = f"Write: {_code(arg)}{cast}" if arg.function == "column" else f"A cast goes behind {arg.text}. Write: {cast}"
-    return Fix("udf.argument", text)
-
-
 def _typed(call: Call, found: pa.DataType, args: Sequence[Typed], *, nullable: bool | None = None) -> Typed:
     if nullable is None:
         nullable = any(arg.nullable for arg in args)
     return Typed(call.function, found, nullable, tuple(args), call.options, call.text())
 
 
-def _code(arg: Typed) -> str:
-    return f'col("{arg.options[0]}")' if arg.function == "column" else f"({arg.text})"
-
-
-def _mismatch(node: Node, needs: str, args: Sequence[Typed]) -> PlanError:
+def _mismatch(node: Node, needs: str, args: Sequence[Typed], fix: Fix | None = None) -> PlanError:
     found = " and ".join(f"{type_name(arg.type)} ({arg.text})" for arg in args)
-    hint = ""
-    if len(args) == 2:
-        subject, other = (args[1], args[0]) if args[0].is_literal else (args[0], args[1])
-        target = type_name(other.type) if not pa.types.is_string(other.type) or subject.is_literal else "string"
-        hint = f'\n  Cast one of them: {_code(subject)}.cast("{target}")'
-    return PlanError(f"{needs}, and found {found}, in: {node.text()}.{hint}")
+    return PlanError(f"{needs}, and found {found}, in: {node.text()}", fix=fix)
 
 
-def _wrong(node: Node, needs: str, arg: Typed, target: str) -> PlanError:
-    return PlanError(
-        f'{needs}, and found {type_name(arg.type)} ({arg.text}), in: {node.text()}.\n  Cast it: {_code(arg)}.cast("{target}")'
-    )
+def _wrong(node: Node, needs: str, arg: Typed, target: pa.DataType) -> PlanError:
+    fix = Fix("expr.cast", casting(arg, target)) if can_cast(arg.type, target) else None
+    return _mismatch(node, needs, [arg], fix)
 
 
 def _unified(node: Node, args: Sequence[Typed]) -> list[Typed]:
     found = unify(args)
     if found is None:
-        clash = next((arg for arg in args[1:] if unify([args[0], arg]) is None), args[-1])
-        raise _mismatch(node, "the values need a type in common", [args[0], clash])
+        raise _mismatch(node, "the values need a type in common", clash(args), as_one_type(args))
     return [coerce(arg, found) for arg in args]
 
 
@@ -186,10 +166,10 @@ def _numbers(call: Call, args: list[Typed]) -> list[Typed]:
     values = [working(arg) for arg in args]
     for value in values:
         if not is_numeric(value.type) and not pa.types.is_null(value.type):
-            hint = "; text is joined by pen.concat" if call.function == "add" and pa.types.is_string(value.type) else ""
             if len(values) == 2:
-                raise _mismatch(call, f"arithmetic needs numbers{hint}", values)
-            raise _wrong(call, "arithmetic needs a number", value, "double")
+                fix = as_numbers(call.function, values, lambda tried: _temporal(call, tried) is not None)
+                raise _mismatch(call, "arithmetic needs numbers", values, fix)
+            raise _wrong(call, "arithmetic needs a number", value, pa.float64())
     return values
 
 
@@ -232,10 +212,10 @@ def _divide(call: Call, args: list[Typed]) -> Typed:
 
 
 def _div(call: Call, args: list[Typed]) -> Typed:
-    values = _numbers(call, args)
-    for value in values:
-        if not pa.types.is_integer(value.type) and not pa.types.is_null(value.type):
-            raise _wrong(call, "div needs whole numbers", value, "bigint")
+    values = [working(arg) for arg in args]
+    wrong = [value for value in values if not pa.types.is_integer(value.type) and not pa.types.is_null(value.type)]
+    if wrong:
+        raise _mismatch(call, "div needs whole numbers", wrong, as_numbers(call.function, values, lambda _: False))
     return _typed(call, pa.int64(), [coerce(value, pa.int64()) for value in values])
 
 
@@ -249,9 +229,13 @@ def _compare(call: Call, args: list[Typed]) -> Typed:
     values = [working(arg) for arg in args]
     found = unify(values)
     if found is None:
-        raise _mismatch(call, "a comparison needs a type in common", values)
+        raise _mismatch(call, "a comparison needs a type in common", values, as_one_type(values))
     if pa.types.is_nested(found):
-        raise PlanError(f"values of type {type_name(found)} cannot be compared, in: {call.text()}. Compare their fields")
+        way = inside(found, lambda _: True)
+        raise PlanError(
+            f"values of type {type_name(found)} cannot be compared, in: {call.text()}",
+            fix=None if way is None else Fix("expr.inside", f"Compare what is inside, with this behind each. Write: {way}"),
+        )
     return _typed(call, pa.bool_(), [coerce(value, found) for value in values])
 
 
@@ -291,7 +275,7 @@ def _text(found: pa.DataType) -> Rule:
         if pa.types.is_null(value.type):
             value = coerce(value, pa.string())
         if value.type != pa.string():
-            raise _wrong(call, f"{call.function} needs text", args[0], "string")
+            raise _wrong(call, f"{call.function} needs text", args[0], pa.string())
         if call.function == "extract":
             named_group(*call.options)
         if call.function == "split" and call.options[1]:
@@ -304,7 +288,7 @@ def _text(found: pa.DataType) -> Rule:
 def _truncate(call: Call, args: list[Typed]) -> Typed:
     value = working(args[0])
     if not pa.types.is_timestamp(value.type):
-        raise _wrong(call, "truncate needs a timestamp", args[0], "timestamp")
+        raise _wrong(call, "truncate needs a timestamp", args[0], TIMESTAMP)
     duration_us(call.options[0])
     return _typed(call, value.type, [value])
 
@@ -313,7 +297,7 @@ def _date_part(call: Call, args: list[Typed]) -> Typed:
     value = working(args[0])
     is_date = pa.types.is_date(value.type) and call.function in ("year", "month", "day")
     if not is_date and not pa.types.is_timestamp(value.type):
-        raise _wrong(call, f"{call.function} needs a timestamp", args[0], "timestamp")
+        raise _wrong(call, f"{call.function} needs a timestamp", args[0], TIMESTAMP)
     return _typed(call, pa.int32(), [value])
 
 
@@ -366,7 +350,7 @@ def _by_format(call: Call, args: list[Typed]) -> Typed:
     if pa.types.is_null(value.type):
         value = coerce(value, pa.string())
     if value.type != pa.string():
-        raise _wrong(call, f"{call.function} with a format needs text", args[0], "string")
+        raise _wrong(call, f"{call.function} with a format needs text", args[0], pa.string())
     time_format(call.function, call.options[0])
     return _typed(call, pa.date32() if call.function == "to_date" else TIMESTAMP, [value])
 
@@ -377,7 +361,7 @@ def _floor(call: Call, args: list[Typed]) -> Typed:
         value = coerce(value, TIMESTAMP)
     if pa.types.is_timestamp(value.type) or (pa.types.is_date(value.type) and call.function == "trunc"):
         return _typed(call, pa.date32() if call.function == "trunc" else value.type, [value])
-    raise _wrong(call, f"{call.function} needs a timestamp", args[0], "timestamp")
+    raise _wrong(call, f"{call.function} needs a timestamp", args[0], TIMESTAMP)
 
 
 def _get_field(call: Call, value: Typed, key: Typed) -> Typed:
