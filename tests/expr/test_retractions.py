@@ -221,15 +221,15 @@ def test_decimals_of_a_variance_have_room() -> None:
     with pytest.raises(SumOverflow, match="33 digits"):
         acc.partial(batch_of([one(d=Decimal("1" + "0" * 35))], schema, signs=[1]), ["k"])
     fine = SCHEMA.set(SCHEMA.get_field_index("d"), pa.field("d", pa.decimal128(38, 36)))
-    with pytest.raises(PlanError, match="Cast them to double"):
+    with pytest.raises(PlanError, match=r'33 digits(.|\n)*cast\("double"\)'):
         Accumulators([("v", col("d").variance())], fine, retract=True)
 
 
 @pytest.mark.parametrize(
     ("aggregate", "message"),
     [
-        (col("s").count_distinct(approx=True), r"Use count_distinct\(\) exact"),
-        (col("n").quantile(0.5), r"Use quantile\(q, approx=False\)"),
+        (col("s").count_distinct(approx=True), r"Write: \.count_distinct\(\)"),
+        (col("n").quantile(0.5), r"Write: \.quantile\(0\.5, approx=False\)"),
     ],
 )
 def test_sketches_refuse_and_name_the_exact_way(aggregate: Aggregate, message: str) -> None:
@@ -239,7 +239,7 @@ def test_sketches_refuse_and_name_the_exact_way(aggregate: Aggregate, message: s
 
 def test_first_needs_event_time_where_rows_can_be_taken_back() -> None:
     untimed = pa.schema([field for field in SCHEMA if field.name != EVENT_TIME])
-    with pytest.raises(PlanError, match="with_watermark"):
+    with pytest.raises(PlanError, match="a window of event time"):
         Accumulators([("f", col("n").first())], untimed, retract=True)
 
 

@@ -8,19 +8,22 @@ a list is empty. `first` and `last` alone look at nulls, unless told to ignore t
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import PlanError, RowError
+from penstock.errors import Fix, PlanError, RowError
+from penstock.expr.casts import can_cast
 from penstock.expr.evaluate import node_of
-from penstock.expr.nodes import Call, Cast, Node, columns_of
-from penstock.expr.promote import is_numeric
+from penstock.expr.mending import casting, inside
+from penstock.expr.nodes import Call, Node, columns_of
+from penstock.expr.promote import Typed, is_numeric
 from penstock.expr.resolve import resolve
 from penstock.schema import column_name, type_name
 
-__all__ = ["KINDS", "Aggregate", "SumOverflow", "count"]
+__all__ = ["KINDS", "Aggregate", "SumOverflow", "count", "keeping_all"]
 
 _NUMBERS = ("sum", "mean", "variance", "stddev", "quantile")
 _COMPARED = ("min", "max", "top_k")
@@ -104,16 +107,20 @@ class Aggregate:
     def input_type(self, schema: pa.Schema) -> pa.DataType:
         """The type of the input, decoded; a `PlanError` if this kind cannot take it."""
         assert self.input is not None, "a count of rows has no input"
-        found = resolve(self.input, schema).type
-        found = found.value_type if pa.types.is_dictionary(found) else found
+        typed = resolve(self.input, schema)
+        found = typed.type.value_type if pa.types.is_dictionary(typed.type) else typed.type
         shown = f"{type_name(found)} ({self.input.text()})"
         if self.kind in _NUMBERS and not is_numeric(found):
-            cast = replace(self, input=Cast(self.input, pa.float64()), where=None)
-            raise PlanError(f"{self.kind} needs numbers, and found {shown}.\n  Cast it: {cast.text()}")
+            raise PlanError(f"{self.kind} needs numbers, and found {shown}", fix=_as_numbers(typed))
         if self.kind in _COMPARED and pa.types.is_nested(found):
-            raise PlanError(f"{self.kind} needs values that can be compared, and found {shown}.\n  Use one of its fields")
+            raise PlanError(
+                f"{self.kind} needs values that can be compared, and found {shown}", fix=_inside(typed, lambda _: True)
+            )
         if pa.types.is_null(found):
-            raise PlanError(f"{self.kind} needs values of some type, and found only null ({self.input.text()}).\n  Cast it")
+            raise PlanError(
+                f"{self.kind} needs values of some type, and found only null ({self.input.text()})",
+                fix=Fix("aggregate.null", f"Say of which type they would be. {casting(typed, pa.int64())}"),
+            )
         return found
 
     def columns(self) -> frozenset[str]:
@@ -178,10 +185,31 @@ def _sum_type(found: pa.DataType) -> pa.DataType:
     return pa.decimal128(38, found.scale) if pa.types.is_decimal(found) else pa.int64()
 
 
+def _as_numbers(typed: Typed) -> Fix | None:
+    """How to get numbers of something else: a cast, or a number inside; None if there is no way."""
+    if pa.types.is_nested(typed.type):
+        return _inside(typed, is_numeric)
+    return Fix("aggregate.numbers", casting(typed, pa.float64())) if can_cast(typed.type, pa.float64()) else None
+
+
+def _inside(typed: Typed, fits: Callable[[pa.DataType], bool]) -> Fix | None:
+    """How to get to a value inside of a record, list or map that fits; None if there is none."""
+    way = inside(typed.type, fits)
+    return None if way is None else Fix("aggregate.inside", f"Take what is inside, with this behind {typed.text}. Write: {way}")
+
+
+def keeping_all(aggregate: Aggregate) -> str:
+    """What to write instead of a sketch, in SQL and as code."""
+    exact = replace(aggregate, options=(*aggregate.options[:-1], False), where=None).text()
+    if aggregate.kind == "count_distinct":
+        return f"keep every value: {exact} in SQL. Write: .count_distinct()"
+    shares, several, _ = aggregate.options
+    return f"keep every value: {exact} in SQL. Write: .quantile({list(shares) if several else shares[0]}, approx=False)"
+
+
 def _check_sketches(aggregate: Aggregate) -> None:
     if importlib.util.find_spec("datasketches") is None:
-        exact = "count_distinct()" if aggregate.kind == "count_distinct" else "quantile(q, approx=False)"
         raise PlanError(
-            f"{aggregate.text()} needs the package datasketches, which is not installed.\n"
-            f'  Install it: pip install "penstock[sketches]", or use {exact}, which keeps every value'
+            f"{aggregate.text()} needs the package datasketches, which is not installed",
+            fix=Fix("aggregate.sketches", f'Install it, pip install "penstock[sketches]", or {keeping_all(aggregate)}'),
         )

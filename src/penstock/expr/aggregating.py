@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.expr.aggregates import Aggregate
 from penstock.expr.evaluate import node_of
 from penstock.expr.nodes import Node
@@ -67,7 +67,7 @@ class Aggregating:
     def top_k(self, k: int, *, where: Any = None) -> Aggregate:
         """The k greatest values as a list, the greatest first; NaN is greater than any number."""
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise PlanError(f"top_k needs how many, at least 1, and found {k!r}. Write: .top_k(3)")
+            raise PlanError(f"top_k needs how many, at least 1, and found {k!r}", fix=Fix("aggregate.top_k", "Write: .top_k(3)"))
         return _aggregate("top_k", self, where, k)
 
     def count_distinct(self, *, approx: bool = False, where: Any = None) -> Aggregate:
@@ -83,7 +83,10 @@ class Aggregating:
         several = not isinstance(q, int | float)
         shares = tuple(q) if isinstance(q, Sequence) else (q,)
         if isinstance(q, str) or not shares or not all(_is_share(share) for share in shares):
-            raise PlanError(f"a quantile is a number from 0 to 1, or a list of them, and found {q!r}. Write: .quantile(0.99)")
+            raise PlanError(
+                f"a quantile is a number from 0 to 1, or a list of them, and found {q!r}",
+                fix=Fix("aggregate.quantile", "Write: .quantile(0.99), or .quantile([0.5, 0.99])"),
+            )
         return _aggregate("quantile", self, where, tuple(map(float, shares)), several, bool(approx))
 
 
@@ -93,7 +96,10 @@ def _aggregate(kind: str, of: Aggregating, where: Any, *options: Any) -> Aggrega
 
 def _ddof(ddof: int) -> int:
     if ddof not in (0, 1) or isinstance(ddof, bool):
-        raise PlanError(f"ddof is 1 (the variance of a sample) or 0 (of all there is), and found {ddof!r}")
+        raise PlanError(
+            f"ddof is 1 (the variance of a sample) or 0 (of all there is), and found {ddof!r}",
+            fix=Fix("aggregate.ddof", "Write: ddof=1, or ddof=0"),
+        )
     return ddof
 
 

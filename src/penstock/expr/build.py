@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.errors import PlanError
-from penstock.expr.aggregates import Aggregate
+from penstock.errors import Fix, PlanError
+from penstock.expr.aggregates import Aggregate, keeping_all
 from penstock.expr.collected import Collected, Distinct, TopK
 from penstock.expr.folds import Folded, folded
 from penstock.expr.nodes import EVENT_TIME
@@ -62,11 +62,12 @@ def _retractable(name: str, aggregate: Aggregate, schema: pa.Schema) -> Folded |
 
 def _check_retractable(aggregate: Aggregate) -> None:
     """Raise a `PlanError` where rows cannot be taken back."""
-    advice = None
+    fix = None
     if aggregate.is_sketch:
-        exact = "count_distinct() exact" if aggregate.kind == "count_distinct" else "quantile(q, approx=False), which is exact"
-        advice = f"a sketch forgets its rows. Use {exact}"
+        fix = Fix("retract.sketch", f"Since a sketch forgets its rows, {keeping_all(aggregate)}")
     elif aggregate.kind == "user" and not aggregate.options[0].retracts:
-        advice = f"Define retract(self, acc, …) in {aggregate.options[0].name}, the inverse of add"
-    if advice is not None:
-        raise PlanError(f"{aggregate.text()}: its input takes rows back, and it cannot.\n  {advice[0].upper()}{advice[1:]}")
+        call = aggregate.options[0]
+        takes = ", ".join(("self", "acc", *call.names))
+        fix = Fix("retract.user", f"Define the inverse of add in {call.name}: def retract({takes})")
+    if fix is not None:
+        raise PlanError(f"{aggregate.text()}: its input takes rows back, and it cannot", fix=fix)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.expr.aggregates import Aggregate
 from penstock.expr.multiset import Entries, Multiset
 from penstock.expr.segments import Ints, list_array
@@ -57,8 +57,12 @@ def _without_nan(values: pa.Array) -> pa.Array:
 def _edge(name: str, aggregate: Aggregate, found: pa.DataType, timed: bool) -> Multiset:
     if not timed:
         raise PlanError(
-            f"{aggregate.text()}: rows that can be taken back have no order of arrival.\n"
-            '  Give the stream event time before it: .with_watermark("at", delay="5s"), or use min() or max()'
+            f"{aggregate.text()}: rows that can be taken back have no order of arrival",
+            fix=Fix(
+                "retract.order",
+                "Take min() or max(), or make the rows before it in a window of event time. "
+                'Write: .window(pen.tumbling("1m"), emit="retract")',
+            ),
         )
     last = aggregate.kind == "last"
     return Multiset(name, found, lambda entries: _at_edge(entries, last=last), timed=True, nulls=not aggregate.options[0])

@@ -16,12 +16,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import PlanError
+from penstock.errors import Fix, PlanError
 from penstock.expr.aggregates import Aggregate, SumOverflow
 from penstock.expr.folds import Folded, Mean, Slot
+from penstock.expr.mending import casting
 from penstock.expr.ordering import decoded
+from penstock.expr.resolve import resolve
 from penstock.expr.segments import Bools, Ints
 from penstock.expr.slots import is_root
+from penstock.schema import type_name
 
 __all__ = ["signed"]
 
@@ -41,7 +44,12 @@ def signed(name: str, aggregate: Aggregate, schema: pa.Schema) -> Folded:
     if aggregate.kind == "mean":
         return SignedMean(n, total)
     if scale > _DIGITS:
-        raise PlanError(f"{aggregate.text()}: decimals here have at most {_DIGITS} digits. Cast them to double, or round them")
+        assert aggregate.input is not None, "only a count has no input"
+        code = casting(resolve(aggregate.input, schema), pa.float64())
+        raise PlanError(
+            f"{aggregate.text()}: its input takes rows back, so its decimals have at most {_DIGITS} digits, and found {type_name(found)}",
+            fix=Fix("retract.digits", code),
+        )
     squares = Slot(f"{name}.squares", "sum", pa.decimal256(76, 2 * scale))
     return SignedMoments(aggregate, n, Slot(f"{name}.sum", "sum", pa.decimal256(76, scale)), squares)
 
