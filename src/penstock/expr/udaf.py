@@ -35,13 +35,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import PenstockError, PlanError, RowError
+from penstock.errors import Fix, PenstockError, PlanError, RowError
 from penstock.expr.aggregates import Aggregate
 from penstock.expr.evaluate import node_of
 from penstock.expr.nodes import Node, Udf, literal
 from penstock.expr.segments import Ints, Segments, take_rows
 from penstock.expr.slots import Rows, Slots
-from penstock.schema import is_optional, is_record_class, to_array, to_field, to_type, to_values
+from penstock.expr.udf import HINTS
+from penstock.schema import is_optional, is_record_class, to_array, to_field, to_type, to_values, type_name
 from penstock.tracebacks import told
 
 __all__ = ["AggregateFailed", "BadRows", "UserAggregate", "UserSlots"]
@@ -201,10 +202,21 @@ class UserCall:
             found = dataclasses.replace(self, state=self.state.with_nullable(True)) if first is None else self
             found.pack([first], "create")
         except AggregateFailed as error:
-            raise PlanError(f"{error}\n  Say the type of the accumulator: state = …, or annotate {self.name}.create") from error
+            raise PlanError(
+                error.message, fix=Fix("user-aggregate.accumulator", _typing(self.name, self._plain(first)))
+            ) from error
         except Exception as error:  # Whatever a user's code raises.
             raise PlanError(f"{self.name}.create failed: {error!r}") from error
         return found
+
+
+def _typing(name: str, accumulator: Any) -> str:
+    """How to say the type of an accumulator, for one whose type was said to be another."""
+    try:
+        found = type_name(pa.array([accumulator]).type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        return f"Return a value of the type that is said, from {name}.create"
+    return f'Annotate {name}.create with what it returns, or say it in the class. Write: state = "{found}"'
 
 
 def _hints(aggregate: UserAggregate, method: str) -> dict[str, Any]:
@@ -212,9 +224,7 @@ def _hints(aggregate: UserAggregate, method: str) -> dict[str, Any]:
         return typing.get_type_hints(getattr(aggregate, method), include_extras=True)
     except NameError as error:
         name = type(aggregate).__name__
-        raise PlanError(
-            f"cannot read the annotations of {name}.{method}: {error}. Define what they mention at the top of a module"
-        ) from error
+        raise PlanError(f"cannot read the annotations of {name}.{method}: {error}", fix=HINTS) from error
 
 
 def _field(kind: type, method: str, hint: Any, said: Any, attribute: str) -> pa.Field:
@@ -223,13 +233,17 @@ def _field(kind: type, method: str, hint: Any, said: Any, attribute: str) -> pa.
         if isinstance(said, str | pa.DataType):
             return pa.field(name, to_type(said), nullable=method == "result")
         return to_field(name, said)
-    advice = f'Annotate it (def {method}(self, …) -> float), or say it in the class: {attribute} = "double"'
+    takes = "self" if method == "create" else "self, acc"
+    fix = Fix(
+        "user-aggregate.type",
+        f'Annotate it, def {method}({takes}) -> float, or say it in the class. Write: {attribute} = "double"',
+    )
     if hint is None:
-        raise PlanError(f"cannot tell the type of what {name} returns.\n  {advice}")
+        raise PlanError(f"cannot tell the type of what {name} returns", fix=fix)
     try:
         return to_field(name, hint)
     except PlanError as error:
-        raise PlanError(f"{error.message}\n  {advice}") from error
+        raise PlanError(error.message, fix=fix) from error
 
 
 class UserSlots(Slots):

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import PlanError, RowError
+from penstock.errors import Fix, PlanError, RowError
 from penstock.expr.nodes import Udf
 from penstock.expr.promote import Typed
 from penstock.expr.rowwise import Evaluated, masked
@@ -27,7 +27,9 @@ from penstock.functions import instance_maker
 from penstock.schema import to_array, to_field, to_type, to_values
 from penstock.tracebacks import told
 
-__all__ = ["call_udf", "udf_node"]
+__all__ = ["HINTS", "call_udf", "udf_node"]
+
+HINTS = Fix("udf.hints", "Define the classes they mention at the top level of a module")
 
 
 def udf_node(function: Callable[..., Any], returns: Any = None) -> Callable[..., Udf]:
@@ -36,9 +38,7 @@ def udf_node(function: Callable[..., Any], returns: Any = None) -> Callable[...,
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except NameError as error:
-        raise PlanError(
-            f"cannot read the annotations of {name}: {error}. Define what they mention at the top of a module"
-        ) from error
+        raise PlanError(f"cannot read the annotations of {name}: {error}", fix=HINTS) from error
     names = [parameter.name for parameter in inspect.signature(function).parameters.values()]
     by_column = any(isinstance(hints.get(one), type) and issubclass(hints[one], pa.Array) for one in names)
     parameters = tuple(None if by_column or one not in hints else to_field(one, hints[one]) for one in names)
@@ -60,11 +60,13 @@ def _returns(name: str, hint: Any, returns: Any, by_column: bool) -> pa.Field:
     if returns is not None:
         return to_field(name, returns) if not isinstance(returns, str | pa.DataType) else pa.field(name, to_type(returns))
     if by_column:
-        raise PlanError(f'cannot tell what the arrays of {name} hold.\n  Say it: @pen.udf(returns="string")')
+        raise PlanError(
+            f"cannot tell what the arrays of {name} hold", fix=Fix("udf.arrays", 'Say it. Write: @pen.udf(returns="string")')
+        )
     if hint is None:
         raise PlanError(
-            f"cannot tell what {name} returns.\n"
-            "  Use a function with a return annotation (-> str), or say it: @pen.udf(returns=str)"
+            f"cannot tell what {name} returns",
+            fix=Fix("udf.returns", "Annotate it, -> str, or say it. Write: @pen.udf(returns=str)"),
         )
     return to_field(name, hint)
 
