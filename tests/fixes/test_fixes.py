@@ -17,42 +17,6 @@ PROPOSES = re.compile(
 )
 """A sentence within a text, or a line of it, that says what to do."""
 
-UNCONVERTED = {
-    "checkpoints/envelope.py",
-    "checkpoints/log.py",
-    "checkpoints/repository.py",
-    "checkpoints/saved.py",
-    "checkpoints/storage.py",
-    "cli.py",
-    "connectors/files.py",
-    "connectors/filesink.py",
-    "connectors/lines.py",
-    "connectors/memory.py",
-    "connectors/rowfile.py",
-    "expr/aggregates.py",
-    "expr/aggregating.py",
-    "expr/build.py",
-    "expr/evaluate.py",
-    "expr/expressions.py",
-    "expr/moments.py",
-    "expr/nodes.py",
-    "expr/promote.py",
-    "expr/remaining.py",
-    "expr/resolve.py",
-    "expr/signed.py",
-    "expr/udaf.py",
-    "expr/udf.py",
-    "plan/top.py",
-    "row.py",
-    "runners/control.py",
-    "runners/runner.py",
-    "runners/spark/epochs.py",
-    "runners/spark/session.py",
-    "state/backend.py",
-    "state/packing.py",
-}
-"""Files whose messages still propose what to do without a `Fix`. The list only shrinks: a file that is done must be taken out."""
-
 
 def calls(folder: Path, name: str) -> list[ast.expr | None]:
     """The first argument of each call of `name` in the Python files of a folder."""
@@ -111,11 +75,7 @@ def proposals(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", sorted(SRC.rglob("*.py")), ids=lambda path: str(path.relative_to(SRC)))
 def test_what_a_message_proposes_is_a_fix(path: Path) -> None:
-    found = proposals(path)
-    if str(path.relative_to(SRC)) in UNCONVERTED:
-        assert found, "all of its fixes have ids: take it out of UNCONVERTED"
-    else:
-        assert found == [], "a fix is given as Fix(id, text), with a test in this folder that applies it"
+    assert proposals(path) == [], "a fix is given as Fix(id, text), with a test in this folder that applies it"
 
 
 def test_a_text_that_proposes_something_is_found(tmp_path: Path) -> None:
