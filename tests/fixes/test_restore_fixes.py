@@ -87,6 +87,17 @@ class Text(pen.ProcessFunction):
         self.seen.set(self.seen.get() + "x")
 
 
+class Listing(pen.ProcessFunction):
+    items = pen.ListState(int)
+
+    def on_row(self, row: pen.Row, ctx: pen.Context) -> None:
+        self.items.extend([row.v] * 100)
+
+
+class Forgetting(Listing):
+    items = pen.ListState(int, ttl="1h", clock="processing")
+
+
 def process(function: pen.ProcessFunction) -> pen.Pipeline:
     p = pen.Pipeline("j")
     p.read(numbers()).key_by("k").process(function, schema="k bigint", name="f").write(nowhere(), name="out")
@@ -214,6 +225,14 @@ def test_a_state_of_another_type(storage: Storage) -> None:
     storage.run(process(Seen()))
     text = shown("restore.state-columns", lambda: storage.run(process(Text())))
     applied(storage, lambda: process(Text()), text)
+
+
+def test_long_lists_that_are_to_be_one_value(storage: Storage) -> None:
+    storage.run(process(Listing()))
+    text = shown("restore.list-whole", lambda: storage.run(process(Forgetting())))
+    assert text.startswith("Put it back as it was, or drop it.")
+    storage.copy().run(process(Listing()))
+    applied(storage, lambda: process(Forgetting()), text)
 
 
 def test_a_name_that_is_not_there(storage: Storage) -> None:

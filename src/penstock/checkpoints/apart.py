@@ -1,8 +1,8 @@
-"""Long lists of a running aggregate, put back into its rows: for whoever reads a saved state as values to start from.
+"""Long lists of an aggregate or a `ListState`, put back into its rows: for whoever reads a saved state as values to start from.
 
-A key with many values has null where its list would be, and its values stand in tables beside it, `NAME-chunks` (in the order they
-came), and `NAME-counts` where they are counted. What is counted in rows that stay are the numbers of an exact quantile: their
-identity says which they are (`expr.listed`).
+A key with many values has null where its list would be (in a `ListState` an empty list), and its values stand in tables beside it,
+`NAME-chunks` (in the order they came), and `NAME-counts` where they are counted. What is counted in rows that stay are the numbers of
+an exact quantile: their identity says which they are (`expr.listed`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.state.columns import key_list
 
@@ -45,8 +46,9 @@ class Lists:
         return cls({key: [v for _, values in sorted(parts, key=lambda p: p[0]) for v in values] for key, parts in pieces.items()})
 
     def put_back(self, keys: pa.RecordBatch, column: pa.Array) -> pa.Array:
-        """The column with the lists of these keys where it has null."""
-        if not column.null_count:
+        """The column with the lists of these keys where it has none."""
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+        if lengths.all():
             return column
         pairs = zip(key_list(keys), column.to_pylist())
-        return pa.array([self.by_key.get(key, []) if value is None else value for key, value in pairs], column.type)
+        return pa.array([value or self.by_key.get(key, []) for key, value in pairs], column.type)

@@ -25,17 +25,19 @@ from penstock.state.convert import Conversion, Difference, Path, Wanted, differe
 
 __all__ = ["Comparison", "compare", "owner", "stored_names", "wanted_names"]
 
-VALUE, SENT = "value", "__sent."
+VALUE, ENTRIES, SENT = "value", "__values", "__sent."
 
 
+CHUNKS = "-chunks"
 APART = ("sizes", "chunks", "counts")
-"""What the tables of an aggregate with many values per key are called, behind its name."""
+"""What the tables of an aggregate or a list with many values per key are called, behind its name."""
 
 
 def owner(operator: OperatorEntry, state: str) -> str | None:
-    """The aggregate that a table of its own belongs to: what becomes of it becomes of the table."""
-    aggregate, _, kind = state.rpartition("-")
-    return aggregate if operator.kind.endswith("aggregate") and kind in APART else None
+    """The aggregate, or the list of a process function, that a table of its own belongs to: what becomes of it becomes of the table."""
+    owned, _, kind = state.rpartition("-")
+    keeps = operator.kind == "process" or operator.kind.endswith("aggregate")
+    return owned if keeps and kind in APART else None
 
 
 @dataclass(slots=True)
@@ -65,13 +67,11 @@ def compare(manifest: Manifest, facts: RestoreFacts) -> Comparison:
         step = facts.rename.get(operator.name, operator.name)
         for state in operator.states:
             full = f"{operator.name}.{state.name}"
-            aggregate = owner(operator, state.name)
-            whole = full if aggregate is None else f"{operator.name}.{aggregate}"
-            if operator.name in facts.drop or full in facts.drop or whole in facts.drop:
+            of = owner(operator, state.name) or state.name
+            whole = f"{operator.name}.{of}"
+            if operator.name in facts.drop or whole in facts.drop:
                 continue
-            name = facts.rename.get(full, f"{step}.{state.name}")
-            if aggregate is not None and whole in facts.rename:
-                name = f"{facts.rename[whole]}-{state.name.rpartition('-')[2]}"
+            name = facts.rename.get(whole, f"{step}.{of}") + state.name[len(of) :]
             stored, wanted = facts.stored.get(full), facts.pipeline.wanted.get(name)
             if stored is None or wanted is None:
                 continue  # nothing is held, or there is no such state: then something else was said
@@ -129,7 +129,8 @@ class _State:
 
     @property
     def full(self) -> str:
-        return f"{self.step}.{self.state}"
+        """What a user calls it: of chunks, the state whose lists they are parts of."""
+        return f"{self.step}.{self.state.removesuffix(CHUNKS) if self.grows == 'fields' else self.state}"
 
     def aggregate(self, path: Path) -> str | None:
         """The aggregate that a column belongs to, if there are aggregates and it is of one."""
@@ -143,7 +144,7 @@ class _State:
         if self.grows == "aggregates":
             aggregate = self.aggregate(path)
             return None if aggregate is None else ".".join([self.step, aggregate, *path[1:]])
-        if self.grows == "fields" and path[0] == VALUE:
+        if self.grows == "fields" and path[0] in (VALUE, ENTRIES):
             return ".".join([self.full, *path[1:]])
         return None
 

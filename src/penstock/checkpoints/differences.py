@@ -66,7 +66,7 @@ def mistakes(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
     targets = {*facts.pipeline.sources, *wanted_names(facts)}
     known = _names(manifest, facts)
     for step in facts.pipeline.steps:
-        targets |= {step.name, *(f"{step.name}.{state.name}" for state in step.states)}
+        targets |= {step.name, *(f"{step.name}.{state}" for state in _told(step))}
     for old, new in facts.rename.items():
         if old not in known:
             continue
@@ -106,9 +106,14 @@ def _names(manifest: Manifest, facts: RestoreFacts) -> list[str]:
     """Everything `rename` and `drop` can speak of."""
     names: list[str] = []
     for operator in _stateful(manifest):
-        names += [operator.name, *(f"{operator.name}.{state.name}" for state in operator.states)]
+        names += [operator.name, *(f"{operator.name}.{state}" for state in _told(operator))]
     names += [source.name for source in manifest.sources]
     return [*names, *(name for name in stored_names(manifest, facts) if name not in names)]
+
+
+def _told(operator: OperatorEntry) -> list[str]:
+    """Its states that are not parts of another."""
+    return [state.name for state in operator.states if owner(operator, state.name) is None]
 
 
 def is_step(manifest: Manifest, name: str) -> bool:
@@ -242,19 +247,30 @@ def _step(old: OperatorEntry, new: OperatorEntry, facts: RestoreFacts, manifest:
             Fix("restore.step-changed", f"Put it back, or start the step empty. Write: {call(facts, drop=[new.name])}"),
         )
     states = {state.name: state for state in new.states}
-    fresh = [f"{new.name}.{name}" for name in states]
+    fresh = [f"{new.name}.{name}" for name in _told(new)]
     for state in old.states:
-        full = f"{old.name}.{state.name}"
-        if state.name not in states and owner(old, state.name) is not None and facts.pipeline.wanted:
-            continue  # its aggregate is gone, which `columns` says
+        full, of = f"{old.name}.{state.name}", owner(old, state.name)
+        if state.name not in states and of is not None:
+            if old.kind == "process" and of in states and state.handles:
+                yield _whole_now(f"{old.name}.{of}", facts)
+            continue  # what it is a part of is gone, which is said of that
         if state.name not in states:
             yield Refuse(
-                f"{what(facts)} has state {full!r}, and step {new.name!r} keeps no such state now. It keeps: {_list(states)}",
+                f"{what(facts)} has state {full!r}, and step {new.name!r} keeps no such state now. It keeps: {_list(_told(new))}",
                 Fix("restore.state-removed", _renamed_or_removed(full, fresh, facts, manifest)),
             )
             continue
         for reason in _changed_state(new.name, full, state, states[state.name], facts):
             yield Refuse(reason, Fix("restore.state-changed", f"Put it back, or drop it. Write: {call(facts, drop=[full])}"))
+
+
+def _whole_now(name: str, facts: RestoreFacts) -> Refuse:
+    """Long lists stand apart from their keys, and the state that has their name now would not look there."""
+    return Refuse(
+        f"state {name!r} has long lists in {what(facts)}, each in pieces, and now keeps each value as a whole: "
+        "it is a ListState with ttl=, or no ListState",
+        Fix("restore.list-whole", f"Put it back as it was, or drop it. Write: {call(facts, drop=[name])}"),
+    )
 
 
 def _changed(old: OperatorEntry, new: OperatorEntry, facts: RestoreFacts) -> Iterator[str]:

@@ -130,17 +130,13 @@ def _with_options(manifest: Manifest, facts: RestoreFacts) -> Manifest:
             continue
         states = []
         for state in operator.states:
-            full = f"{operator.name}.{state.name}"
-            aggregate = owner(operator, state.name)
-            if aggregate is not None:
-                whole = f"{operator.name}.{aggregate}"
-                if whole in drop:
-                    continue
-                if whole in rename:
-                    state = replace(state, name=f"{rename[whole].rpartition('.')[2]}-{state.name.rpartition('-')[2]}")
-            if full not in drop or is_step(manifest, full):
-                renamed = rename.get(full, full) if not is_step(manifest, full) else full
-                states.append(replace(state, name=renamed.rpartition(".")[2] if renamed != full else state.name))
+            of = owner(operator, state.name) or state.name  # what it is a part of is what a user speaks of
+            full = f"{operator.name}.{of}"
+            named = not is_step(manifest, full)
+            if named and full in drop:
+                continue
+            name = rename[full].rpartition(".")[2] if named and full in rename else of
+            states.append(replace(state, name=name + state.name[len(of) :]))
         operators.append(replace(operator, name=rename.get(operator.name, operator.name), states=tuple(states)))
     sources: list[SourceEntry] = [
         replace(source, name=rename.get(source.name, source.name)) for source in manifest.sources if source.name not in drop

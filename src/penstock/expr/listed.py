@@ -6,6 +6,7 @@ equal where two entries are one. `operators.values` keeps them.
 
 1. An identity compares across batches and tasks, unlike `ordinals`, which ranks texts within one array.
 2. Entries of one key are put together in the order in which they first came.
+3. A list of a process function (`Items`) is such a list, too, whose entries are all kept.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from penstock.expr.ordering import groupable, ordinals
 from penstock.expr.segments import Ints, Segments, flattened, list_array
 from penstock.expr.slots import Slots
 
-__all__ = ["Apart", "Listed", "identity_of", "identity_type", "tables_of"]
+__all__ = ["Apart", "Items", "Listed", "identity_of", "identity_type", "put_at", "tables_of"]
+
+INLINE = 64
+"""A list of so many entries is in its key's row; a longer one stands apart."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Apart:
 class Listed(Slots):
     """Slots of one list per key, which grows with the key's values.
 
-    item      the type of an entry in a chunk: the value, with its time where that matters
+    item      the type of an entry in a chunk (or its field): the value, with its time where that matters
     identity  the columns that tell entries apart; none: all are kept, also equal ones
     counted   whether an entry can be there several times, and be taken back
     sized     whether the result is how many different values there are
@@ -58,6 +62,14 @@ class Listed(Slots):
     def put_together(self, items: pa.Array, counts: Ints | None, offsets: Ints) -> pa.ListArray:
         """One list per key again."""
         return list_array(items, offsets, self.fields[0].type)
+
+
+class Items(Listed):
+    """A list that is kept as it was made, nulls and all."""
+
+    def __init__(self, name: str, item: pa.Field) -> None:
+        self.item = item  # a field: whether items may be null is part of the type of their list
+        self.fields = [pa.field(name, pa.list_(item))]
 
 
 def identity_type(type: pa.DataType) -> pa.DataType:
@@ -83,17 +95,24 @@ def identity_of(values: pa.Array) -> pa.Array:
     return groupable(values).cast(wanted) if wanted == pa.string() else pc.cast(values, wanted)
 
 
+def put_at(column: pa.Array, at: Ints, values: pa.Array) -> pa.Array:
+    """The column with other values in some rows."""
+    order = np.arange(len(column))
+    order[at] = len(column) + np.arange(len(at))
+    return pa.concat_arrays([column, values.cast(column.type)]).take(pa.array(order))
+
+
 SIZES, CHUNKS, COUNTS = "sizes", "chunks", "counts"
-CHUNK = "__chunk"
+CHUNK, VALUES = "__chunk", "__values"
 SIZE_FIELDS = [pa.field(f"__{name}", pa.int64(), nullable=False) for name in ("chunks", "last", "held", "there")]
 """Of a key whose values stand apart: its chunks, the entries of the last one, those of all, and how many of them count."""
 
 
 def tables_of(name: str, listed: Listed) -> list[tuple[str, list[pa.Field], list[pa.Field]]]:
-    """The tables for the values of an aggregate: their names, the key columns after the step's own, and the value columns."""
+    """The tables for the values of an aggregate or a state: their names, the key columns after the step's own, and the value columns."""
     tables = [
         (f"{name}-{SIZES}", [], SIZE_FIELDS),
-        (f"{name}-{CHUNKS}", [pa.field(CHUNK, pa.int64())], [pa.field("__values", pa.list_(listed.item))]),
+        (f"{name}-{CHUNKS}", [pa.field(CHUNK, pa.int64())], [pa.field(VALUES, pa.list_(listed.item))]),
     ]
     if listed.identity:
         count = [pa.field("__count", pa.int64(), nullable=False)] if listed.counted else []

@@ -15,12 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.expr import Accumulators
+from penstock.expr.listed import INLINE, put_at
 from penstock.expr.segments import pairs
 from penstock.operators.rowbuffer import Bools, Hashes, Ints
 from penstock.operators.values import ValueStore
 from penstock.state.table import KeyedTable
-
-INLINE = 64
 
 
 class Keeping:
@@ -61,7 +60,7 @@ class Keeping:
             away = None if store is None else _away(columns[0])
             found = step.columns.finish(columns)
             if store is not None and away is not None:
-                found = _put(found, away, store.results(keys.take(pa.array(away))))
+                found = put_at(found, away, store.results(keys.take(pa.array(away))))
             results.append(found)
         return results
 
@@ -72,7 +71,7 @@ class Keeping:
             away = _away(column)
             if away is not None:
                 at = values.schema.get_field_index(name)
-                whole = _put(column, away, store.lists(keys.take(pa.array(away))))
+                whole = put_at(column, away, store.lists(keys.take(pa.array(away))))
                 values = values.set_column(at, values.schema.field(at), whole)
         return values
 
@@ -84,7 +83,7 @@ class Keeping:
             if len(long):
                 store.take_in(keys.take(pa.array(long)), column.take(pa.array(long)))
                 at = values.schema.get_field_index(name)
-                values = values.set_column(at, values.schema.field(at), _put(column, long, pa.nulls(len(long), column.type)))
+                values = values.set_column(at, values.schema.field(at), put_at(column, long, pa.nulls(len(long), column.type)))
         return values
 
     def forget(self, keys: pa.RecordBatch, values: pa.RecordBatch) -> None:
@@ -163,10 +162,3 @@ def _lengths(lists: pa.Array) -> Ints:
 def _away(lists: pa.Array) -> Ints | None:
     """The rows whose list is not in them; None if there are none."""
     return np.flatnonzero(lists.is_null().to_numpy(zero_copy_only=False)) if lists.null_count else None
-
-
-def _put(column: pa.Array, at: Ints, values: pa.Array) -> pa.Array:
-    """The column with other values in some rows."""
-    order = np.arange(len(column))
-    order[at] = len(column) + np.arange(len(at))
-    return pa.concat_arrays([column, values.cast(column.type)]).take(pa.array(order))

@@ -29,6 +29,7 @@ from penstock.operators.named_timers import NamedTimers
 from penstock.operators.operator import DEAD, LATE, MAIN, TIME_COLUMN, Errors, Operator, Origin, Out, keep
 from penstock.operators.process_context import RunContext, draws_state
 from penstock.operators.rowbuffer import BUCKET, Keys, Places, RowBuffer
+from penstock.operators.values import ValueStore
 from penstock.processing import states
 from penstock.processing.function import Callback, Spec, Timer, to_moment
 from penstock.schema import to_values
@@ -62,6 +63,11 @@ class _Work:
         return iter(self.input.callback.decoder(columns, self.batch.num_rows))
 
 
+def _apart(name: str, state: states.State, tables: Mapping[str, Any]) -> ValueStore | None:
+    """Where the long values of a state are, if they do not stand in its rows."""
+    return None if state.listed is None else ValueStore(name, state.listed, tables)
+
+
 def times_of(batch: pa.RecordBatch) -> Ints:
     """The event time of each row."""
     found: Ints = batch.column(TIME_COLUMN).cast(pa.int64()).to_numpy()
@@ -72,7 +78,8 @@ class Process(Operator):
     """A process function in one task.
 
     Input:   0: rows, or the left side; 1: the right side, or what is broadcast.
-    State:   a table per declared state; how often keys drew random numbers; per clock the timers by name; with an order the rows that wait.
+    State:   a table per declared state, and two for lists that may be long; how often keys drew random numbers; per clock the timers
+             by name; with an order the rows that wait.
     Output:  main, side outputs; late, with an order.
     """
 
@@ -102,7 +109,7 @@ class Process(Operator):
         self.states = {n: t for n, t in tables.items() if stores_broadcast or n not in spec.broadcasts}
         self._scope = states.Scope()
         self._function = copy.copy(spec.function)
-        self._bound = [state.bound(tables[n], self._scope) for n, state in spec.states.items()]
+        self._bound = [state.bound(tables[n], self._scope, _apart(n, state, tables)) for n, state in spec.states.items()]
         self._bound.append(draws_state().bound(tables["random-draws"], self._scope))
         for n, bound in zip(spec.states, self._bound):
             setattr(self._function, n, bound)

@@ -1,6 +1,6 @@
 """The values of keys that have many: in tables of their own, so that a batch touches only those that it brings.
 
-Three tables per aggregate, whose keys begin with those of the step:
+Three tables per aggregate (and two per list of a process function, without `counts`), whose keys begin with those of the step:
 
     sizes    key          -> how many chunks, entries in the last chunk, entries in all, entries that count
     chunks   key, number  -> a list of entries, in the order they came
@@ -32,7 +32,7 @@ IDLE_MIN = 256
 
 
 class ValueStore:
-    """The values of one aggregate, by key; whatever is given has each key once."""
+    """The values of one aggregate or state, by key; whatever is given to be changed has each key once."""
 
     def __init__(self, name: str, listed: Listed, states: Mapping[str, Any]) -> None:
         self.listed = listed
@@ -130,8 +130,13 @@ class ValueStore:
     def results(self, keys: pa.RecordBatch) -> pa.Array:
         """The result of each key."""
         if self.listed.sized:
-            return pa.array(self._load(keys, self._hashes(keys))[3])
+            return pa.array(self.sizes(keys))
         return self.listed.finish([self.lists(keys)])
+
+    def sizes(self, keys: pa.RecordBatch) -> Ints:
+        """How many values of each key count; the values themselves are not looked at."""
+        found: Ints = self._load(keys, self._hashes(keys))[3]
+        return found
 
     def lists(self, keys: pa.RecordBatch) -> pa.ListArray:
         """All values of each key, as the accumulator that it would have in one row."""

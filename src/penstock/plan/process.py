@@ -10,11 +10,13 @@ import pyarrow as pa
 
 from penstock.errors import Fix
 from penstock.eventtime import NEEDS_TIME
+from penstock.expr.listed import VALUES, tables_of
 from penstock.plan.joins import BUCKET, NUMBER
 from penstock.plan.keyed import Keyed, Late, StateLayout
 from penstock.plan.logical import ALL_COLUMN, Node, Used, check_column_name
 from penstock.processing.function import Spec
 from penstock.processing.initial import Initial
+from penstock.processing.states import VALUE, State
 from penstock.schema import type_name
 from penstock.state.keygroups import canonical_type
 
@@ -32,7 +34,8 @@ _INT = pa.int64()
 class Process(Keyed):
     """A process function.
 
-    State: a table per declared state, timers by clock, how often each key drew random numbers, and, with an order, rows that wait.
+    State: a table per declared state (and two for its lists if they may be long), timers by clock, how often each key drew random
+    numbers, and, with an order, rows that wait.
     """
 
     main: Node
@@ -122,6 +125,7 @@ class Process(Keyed):
         for name, state in self.spec.states.items():
             growth: dict[str, Any] = {"grows": "fields", "defaults": state.defaults}
             layouts.append(self._layout(name, (), state.columns(), expires=state.expires, **growth))
+            layouts += self._apart(name, state)
         for name, broadcast in self.spec.broadcasts.items():
             key = pa.field("key", canonical_type(broadcast.key_field.type))
             keys, values = pa.schema([key]), pa.schema([broadcast.value_field])
@@ -136,6 +140,14 @@ class Process(Keyed):
         if self.order is not None:
             layouts += self._order_states()
         return layouts
+
+    def _apart(self, name: str, state: State) -> list[StateLayout]:
+        """Where lists of a state stand that are too long for its rows."""
+        if state.listed is None:
+            return []
+        (sizes, *size), (chunks, *chunk) = tables_of(name, state.listed)
+        growth: dict[str, Any] = {"grows": "fields", "defaults": lambda: {VALUES: state.defaults()[VALUE]}}
+        return [self._layout(sizes, *size), self._layout(chunks, *chunk, **growth)]
 
     def _order_states(self) -> list[StateLayout]:
         bucket, number = pa.field(BUCKET, _INT), pa.field(NUMBER, _INT)

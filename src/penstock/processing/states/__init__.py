@@ -4,6 +4,7 @@ scope        what the states of a running function share
 state        `State`, the base of those by key: reading, writing back, undoing, forgetting
 value        `ValueState`
 collection   `ListState`, `MapState`
+long         lists that are too long for their key's row
 folding      `ReducingState`, `AggregatingState`
 broadcast    `BroadcastState`
 typed        how type checkers see them

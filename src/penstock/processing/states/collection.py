@@ -1,4 +1,4 @@
-"""`ListState` and `MapState`: many values per key, read and written as one."""
+"""`ListState` and `MapState`: many values per key."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import ItemsView, Iterable, Iterator, KeysView, ValuesView
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import Fix, PlanError
+from penstock.expr.listed import INLINE, Items, Listed, put_at
+from penstock.processing.states.long import Long
 from penstock.processing.states.scope import ABSENT, Keys
 from penstock.processing.states.state import VALUE, State
 from penstock.processing.values import ValueType, several, stored_values, written
@@ -25,7 +28,11 @@ Default = TypeVar("Default")
 
 
 class ListState(State, Generic[T]):
-    """A list per key: `recent = pen.ListState(Order)`. One value: see the module's rule 3."""
+    """A list per key: `recent = pen.ListState(Order)`.
+
+    `append`, `extend` and `len` cost the same however long the list is; `get` and `for` read all of it. With `ttl=` it is one value,
+    which is forgotten as a whole, and read and written as a whole.
+    """
 
     kind = "list"
 
@@ -40,12 +47,97 @@ class ListState(State, Generic[T]):
     def fields(self) -> list[pa.Field]:
         return [pa.field(VALUE, pa.list_(self._kind.field), nullable=False)]
 
-    def get(self) -> list[T]:
-        """A copy of the list; empty if there is none."""
-        plain, make = self._peek(), self._kind.make
+    @property
+    def listed(self) -> Listed | None:
+        return Items(VALUE, self._kind.field) if self.ttl is None else None
+
+    # -- of a batch
+
+    _stood: dict[int, Long]
+    """The lists that stand apart, as they were when the batch began."""
+    _unread: dict[int, Long]
+    """Those of which no items were read."""
+    _asked: int
+    """So many items of them somebody asked for."""
+    _grown: tuple[list[int], pa.Array] | None
+    """The keys whose lists grow apart from their rows, and by what."""
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._stood, self._unread, self._asked, self._grown = {}, {}, 0, None
+
+    def _decode(self, rows: pa.RecordBatch) -> list[Any]:
+        values = super()._decode(rows)
+        away = _empty(rows.column(VALUE))
+        if self._apart is not None and len(away):
+            sizes = self._apart.sizes(self._scope.keys.take(pa.array(away))).tolist()
+            for at, size in zip(away.tolist(), sizes):
+                values[at] = ABSENT
+                if size:
+                    values[at] = self._stood[at] = Long(size)
+            self._unread = self._stood.copy()
+        return values
+
+    def _encode(self, values: list[Any]) -> list[pa.Array]:
+        return super()._encode([[] if self._is_long(value) else value for value in values])
+
+    def _is_long(self, plain: Any) -> bool:
+        return self._apart is not None and (type(plain) is Long or len(plain) > INLINE)
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        if self._prepared is None or self._values is None:
+            return
+        put, values = self._prepared[0], self._values
+        added = {at: items for at in put if self._is_long(values[at]) and (items := _added(values[at]))}
+        self._grown = list(added), to_array(list(added.values()), self.fields()[0])
+
+    def _flush(self) -> None:
+        if self._prepared is None:
+            self._prepare()
+        if self._apart is not None and self._grown is not None and self._values is not None:
+            keys, values, (grown, lists) = self._scope.keys, self._values, self._grown
+            gone = sorted(at for at in self._stood if type(values[at]) is not Long)
+            if gone:
+                self._apart.drop(keys.take(pa.array(gone)))
+            if grown:
+                self._apart.take_in(keys.take(pa.array(grown)), lists)
+        super()._flush()
+
+    def _items(self) -> list[Any]:
+        """The plain items of the current key."""
+        plain = self._peek()
         if plain is ABSENT:
             return []
-        return list(plain) if make is None else [make(item) for item in plain]
+        if type(plain) is not Long:
+            return list(plain)
+        if not plain.asked:
+            plain.asked = True
+            self._asked += plain.stored
+        if plain.items is None:
+            self._read_list(plain)
+        assert plain.items is not None, "it was read"
+        return [*plain.items, *plain.added]
+
+    def _read_list(self, asked: Long) -> None:
+        """Read the list of the current key, and those of some other keys, since to read each by itself costs many times as much."""
+        assert self._apart is not None, "something stands apart"
+        wanted, room = {self._scope.at: asked}, self._asked  # as many as somebody asked for: half of it is of no use at worst
+        for at, each in self._unread.items():
+            if each.stored <= room and each is not asked:
+                wanted[at], room = each, room - each.stored
+        lists = stored_values(self._apart.lists(self._scope.keys.take(pa.array(list(wanted)))))
+        for (at, each), items in zip(wanted.items(), lists):
+            assert len(items) == each.stored, "the chunks of a list have as many items as it has"
+            each.items = items
+            del self._unread[at]
+
+    # -- of a key
+
+    def get(self) -> list[T]:
+        """A copy of the list; empty if there is none."""
+        items, make = self._items(), self._kind.make
+        return items if make is None else [make(item) for item in items]
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.get())
@@ -63,8 +155,9 @@ class ListState(State, Generic[T]):
         if plain is ABSENT:
             self._poke([item])
             return
-        plain.append(item)
-        self._touched((plain.pop,))
+        items = plain.added if type(plain) is Long else plain
+        items.append(item)
+        self._touched((items.pop,))
 
     def extend(self, values: Iterable[T]) -> None:
         """Add several at the end."""
@@ -82,7 +175,19 @@ class ListState(State, Generic[T]):
     def get_many(self, keys: Keys) -> pa.Array:
         """Vectorised: the list of each key, in a column of lists."""
         found, rows = self._get_rows(keys)
-        return pc.if_else(pa.array(found), rows.column(VALUE), pa.scalar([], self.fields()[0].type))
+        lists = pc.if_else(pa.array(found), rows.column(VALUE), pa.scalar([], self.fields()[0].type))
+        away = _empty(rows.column(VALUE))
+        if self._apart is None or not len(away):
+            return lists
+        return put_at(lists, away, self._apart.lists(keys.columns.take(pa.array(away))))
+
+    def clear_many(self, keys: Keys) -> None:
+        """Vectorised: forget the lists of keys."""
+        _, rows = self._get_rows(keys)
+        away = _empty(rows.column(VALUE))
+        if self._apart is not None and len(away):
+            self._apart.drop(keys.columns.take(pa.array(away)))
+        super().clear_many(keys)
 
     def set_many(self, keys: Keys, lists: pa.Array) -> None:
         """Vectorised: another list for each key, of a column of lists; of a key that stands there twice the last counts."""
@@ -97,8 +202,19 @@ class ListState(State, Generic[T]):
             state._append(item)
 
 
+def _empty(lists: pa.Array) -> np.ndarray[Any, Any]:
+    """The rows that have an empty list: it stands apart."""
+    return np.flatnonzero(pc.list_value_length(lists).fill_null(1).to_numpy(zero_copy_only=False) == 0)
+
+
+def _added(plain: Any) -> list[Any]:
+    """What is to be written of a long list."""
+    items: list[Any] = plain.added if type(plain) is Long else plain
+    return items
+
+
 class MapState(State, Generic[K, V]):
-    """A mapping per key: `seen = pen.MapState(str, int)`. One value: see the module's rule 3."""
+    """A mapping per key: `seen = pen.MapState(str, int)`. One value: see `state`, rule 3."""
 
     kind = "map"
 

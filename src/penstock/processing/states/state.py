@@ -7,7 +7,8 @@ row, and its table is asked twice per batch.
 1. Every change notes how to undo it (`scope.journal`): a row whose function raises leaves no trace.
 2. With `ttl` a value is forgotten so long after it was last written. The time is the row's or timer's own and never before the
    watermark, or the time of day (`clock="processing"`).
-3. A list, a map is one value: it is read and written as a whole, once per batch in which it changed.
+3. A map, and a list that forgets (`ttl`), is one value: it is read and written as a whole, once per batch in which it changed. Any
+   other list stands apart from its row once it is long (`long`): to append to it costs what is appended.
 4. The vectorised form (`get_many` and the like) gives what the rows would have given one by one: of a key that stands in a batch
    several times, the earlier rows first, and each row by its own time.
 """
@@ -24,6 +25,8 @@ import pyarrow as pa
 from penstock.errors import Fix, PlanError, RowError
 from penstock.eventtime import micros
 from penstock.exact import exactly
+from penstock.expr.listed import Listed
+from penstock.processing.states.long import Store
 from penstock.processing.states.scope import ABSENT, Keys, Scope
 from penstock.processing.values import ValueType, stored_values
 from penstock.schema import to_array
@@ -82,10 +85,16 @@ class State:
         """Of columns that hold classes, what fields are that were added to a class since: see `ValueType`."""
         return {VALUE: self._kind.defaults} if [f.name for f in self.fields()] == [VALUE] else {}
 
-    def bound(self, table: Any, scope: Scope) -> Any:
-        """A copy that works."""
+    @property
+    def listed(self) -> Listed | None:
+        """What its values are, if long ones stand apart from their rows."""
+        return None
+
+    def bound(self, table: Any, scope: Scope, apart: Store | None = None) -> Any:
+        """A copy that works. `apart`: where long values are, if it is `listed`."""
+        assert (self.listed is None) == (apart is None), "long lists need their tables"
         state = copy.copy(self)
-        state._table, state._scope = table, scope
+        state._table, state._scope, state._apart = table, scope, apart
         state._name_types()
         state._begin()
         return state
@@ -100,6 +109,7 @@ class State:
     _kind: ValueType
 
     _table: Any = None
+    _apart: Store | None = None
     _scope = Scope()
     _values: list[Any] | None = None
     _expires: list[Any]
