@@ -181,6 +181,12 @@ class Place:
 
 
 @dataclass
+class RequiredItem:
+    id: str
+    more: int
+
+
+@dataclass
 class MoreItem:
     id: str
     place: Place = field(default_factory=lambda: Place("de"))
@@ -219,6 +225,61 @@ def more_items(k: str, before: list[Row], after: list[Row]) -> list[Row]:
     rows = [*before, *after]
     greatest = max(rows, key=lambda row: row["id"])
     return told((k, [[item(row) for row in rows], {row["id"]: item(row) for row in rows}, item(greatest)]))
+
+
+class Many(Telling):
+    """A list that is too long for the row of its key."""
+
+    items = pen.ListState(Item)
+
+    def take(self, row: Event) -> None:
+        self.items.extend(Item(row.id) for _ in range(40))
+
+    def said(self) -> Any:
+        return [len(self.items), self.items.get()]
+
+
+class ManyMore(Many):
+    others = pen.ListState(MoreItem)
+    items = None  # it has another name now
+
+    def take(self, row: Event) -> None:
+        self.others.extend(MoreItem(row.id, seen=False) for _ in range(40))
+
+    def said(self) -> Any:
+        return [len(self.others), self.others.get()]
+
+
+class ManyWithRest(Many):
+    items = pen.ListState(WithRest)
+
+    def take(self, row: Event) -> None:
+        self.items.extend(WithRest(n) for n in range(40))
+
+
+class ManyRenamed(Many):
+    items = pen.ListState(Renamed)
+
+    def take(self, row: Event) -> None:
+        self.items.extend(Renamed(n) for n in range(40))
+
+
+def many_renamed(k: str, before: list[Row], after: list[Row]) -> list[Row]:
+    items = [{"n": n, "label": label} for label, rows in (("old", before), ("new", after)) for _ in rows for n in range(40)]
+    return told((k, [len(items), items]))
+
+
+class ManyRequired(Many):
+    items = pen.ListState(RequiredItem)
+
+
+class ManyForgetting(Many):
+    items = pen.ListState(Item, ttl="40000d")
+
+
+def many_more(k: str, before: list[Row], after: list[Row]) -> list[Row]:
+    rows = [(row, True) for row in before for _ in range(40)] + [(row, False) for row in after for _ in range(40)]
+    return told((k, [len(rows), [{"id": row["id"], "place": {"country": "de"}, "seen": seen} for row, seen in rows]]))
 
 
 class Kept(Telling):
@@ -370,6 +431,29 @@ CHANGES = [
         {"drop": ["type-begun-anew.value.rest"]},
     ),
     Change("items", step(Items), step(MoreItems), more_items),
+    Change("long-lists", step(Many), step(ManyMore), many_more, {"rename": {"long-lists.items": "long-lists.others"}}),
+    Change(
+        "long-lists-dropped",
+        step(Many),
+        step(ManyMore),
+        lambda k, b, a: many_more(k, [], a),
+        {"drop": ["long-lists-dropped.items"]},
+    ),
+    Change(
+        "long-lists-field",
+        step(ManyWithRest),
+        step(ManyRenamed),
+        many_renamed,
+        {"rename": {"long-lists-field.items.rest": "long-lists-field.items.label"}},
+    ),
+    Change(
+        "long-lists-step",
+        step(Many),
+        step(Many),
+        lambda k, b, a: told((k, [40 * len(b + a), [{"id": row["id"]} for row in b + a for _ in range(40)]])),
+        {"rename": {"long-lists-step": "long-lists-moved"}},
+        called="long-lists-moved",
+    ),
     Change("forgetting", step(Kept), step(Forgetting), lambda k, b, a: told((k, len(b) + len(a)))),
     Change(
         "state-renamed",
@@ -473,6 +557,22 @@ REFUSED = [
         f"field 'required.value.more' (int64) is new, and nothing says what it is for values from {HAS}",
         "Give it a default in its class, or declare it as T | None, or drop the state. "
         'Write: pen.Restore("latest", drop=["required.value"])',
+    ),
+    Refused(
+        "items-required",
+        step(Many),
+        step(ManyRequired),
+        f"field 'items-required.items.more' (int64) is new, and nothing says what it is for values from {HAS}",
+        "Give it a default in its class, or declare it as T | None, or drop the state. "
+        'Write: pen.Restore("latest", drop=["items-required.items"])',
+    ),
+    Refused(
+        "whole",
+        step(Many),
+        step(ManyForgetting),
+        f"state 'whole.items' has long lists in {HAS}, each in pieces, and now keeps each value as a whole: "
+        "it is a ListState with ttl=, or no ListState",
+        'Put it back as it was, or drop it. Write: pen.Restore("latest", drop=["whole.items"])',
     ),
     Refused(
         "gone",

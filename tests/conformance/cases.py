@@ -19,6 +19,7 @@ from conformance.source import Gated
 from penstock import col, sinks, triggers
 
 DELAY = f"{data.DELAY_S}s"
+END = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -408,10 +409,40 @@ class Bursts(pen.ProcessFunction):
         return None
 
 
+@dataclass
+class Part:
+    id: str
+    number: int
+
+
+@dataclass
+class Ever:
+    k: str
+    n: int
+    said: list[str]
+
+
+class Everything(pen.ProcessFunction):
+    """Each row of a key four times over, told when the input ends: lists that do not stay in the row of their key."""
+
+    said = pen.ListState(Part)
+
+    def on_row(self, row: Event, ctx: pen.Context) -> None:
+        self.said.append(Part(row.id, 0))
+        self.said.extend(Part(row.id, number) for number in range(1, 4))
+        ctx.set_timer("end", at=END)
+
+    def on_timer(self, timer: pen.Timer, ctx: pen.Context) -> Ever:
+        return Ever(ctx.key, len(self.said), [f"{said.id} {said.number}" for said in self.said])
+
+
 def process(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:
-    bursts = timed(inputs["events"]).key_by("k").process(Bursts(), name="bursts", order="event-time")
+    keyed = timed(inputs["events"]).key_by("k")
+    bursts = keyed.process(Bursts(), name="bursts", order="event-time")
     bursts.write(sinks.files(out / "main", format="json"), name="main")
     bursts.side("silences").write(sinks.files(out / "silences", format="json"), name="silences")
+    ever = keyed.process(Everything(), name="ever", order="event-time")
+    ever.write(sinks.files(out / "ever", format="json"), name="ever")
 
 
 @dataclass
@@ -490,9 +521,6 @@ class RuledKey:
     seen: int
     rules: int
     total: int
-
-
-END = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 def connected(p: pen.Pipeline, inputs: dict[str, pen.Stream], out: Path) -> None:

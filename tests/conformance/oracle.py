@@ -425,10 +425,11 @@ def check_async(inputs: Inputs, out: str) -> None:
 
 def check_process(inputs: Inputs, out: str) -> None:
     bursts: dict[Any, Any] = {}
-    silences = {}
+    silences, ever = {}, {}
     for k, rows in grouped(data.everything(inputs["events"]), lambda r: r["k"]).items():
         rows.sort(key=lambda r: r["at"])
         assert len({r["at"] for r in rows}) == len(rows), "no two rows of a key have the same time, so their order is known"
+        ever[k,] = (4 * len(rows), [f"{row['id']} {number}" for row in rows for number in range(4)])
         burst: Rows = []
         for row, after in zip(rows, [*(r["at"] for r in rows[1:]), math.inf]):
             burst.append(row)
@@ -446,6 +447,8 @@ def check_process(inputs: Inputs, out: str) -> None:
     told = Counter((r["k"], micros(r["since"])) for r in committed(f"{out}/silences"))
     assert len(silences) >= 100, f"only {len(silences)} silences"
     same(dict(told), silences, "silences")
+    assert sum(n > 100 for n, _ in ever.values()) >= 30, "most lists are long"
+    same(once(committed(f"{out}/ever"), ("k",), ("n", "said"), "ever"), ever, "ever")
 
 
 def burst_of(rows: Rows) -> tuple[Any, ...]:
