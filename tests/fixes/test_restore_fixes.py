@@ -91,7 +91,8 @@ class Listing(pen.ProcessFunction):
     items = pen.ListState(int)
 
     def on_row(self, row: pen.Row, ctx: pen.Context) -> None:
-        self.items.extend([row.v] * 100)
+        if not self.items.exists:
+            self.items.extend(range(100))
 
 
 class Forgetting(Listing):
