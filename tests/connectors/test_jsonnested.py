@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import string
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -190,6 +191,52 @@ def test_a_block_is_decoded_as_its_lines_are_one_by_one(data: st.DataObject) -> 
     assert outcome(lines, schema, templates=True) == expected
     for line, (rows, _) in zip(lines, one_by_one):  # among lines like it, which a template may fit
         assert outcome([line] * 3, schema, templates=True)[0] == rows * 3
+
+
+MAPS = pa.schema(
+    [
+        ("n", pa.int64()),
+        ("m", pa.map_(pa.string(), pa.int64())),
+        ("s", pa.struct([("m", pa.map_(pa.string(), pa.map_(pa.string(), pa.string()))), ("l", pa.list_(pa.string()))])),
+        ("l", pa.list_(pa.map_(pa.string(), pa.struct([("m", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])))),
+    ]
+)
+WITH_MAPS = '{"n":1,"m":{"a":1,"b":null},"s":{"m":{"x":{"y":"z"},"w":{}},"l":["k"]},"l":[{"p":{"m":5,"at":"2026-11-18T00:00:00Z"}},{},null]}'
+
+
+def test_maps_are_read_a_block_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = JsonLines(MAPS)
+    monkeypatch.setattr(decoder, "apart", None)  # no line is looked at alone
+    batch = decoder.many(f'{WITH_MAPS}\n{{"n":2}}\n{{"n":3,"m":{{ }},"s":{{"m":{{"\\"{{":{{"}}":":,"}}}}}}}}\n'.encode())
+    p = {"m": 5, "at": datetime(2026, 11, 18, tzinfo=UTC)}
+    assert batch.to_pylist() == [
+        {
+            "n": 1,
+            "m": [("a", 1), ("b", None)],
+            "s": {"m": [("x", [("y", "z")]), ("w", [])], "l": ["k"]},
+            "l": [[("p", p)], [], None],
+        },
+        {"n": 2, "m": None, "s": None, "l": None},
+        {"n": 3, "m": [], "s": {"m": [('"{', [("}", ":,")])], "l": None}, "l": None},
+    ]
+
+
+DAMAGE = ["", *'"{}[]:,\\ ', "{}", '"k":', '"v":1', '{"k":"a","v":1}', "[", "null", "1", '"m":{', ',"a":2', "},{", "}]"]
+
+
+def test_what_becomes_of_maps_makes_no_good_line_of_a_damaged_one() -> None:
+    """A character or two are replaced, left out or put in: a block at once says of each line what its own decoder says."""
+    choose = random.Random(1)
+    good = 0
+    for _ in range(4_000):
+        line = WITH_MAPS
+        for _ in range(choose.choice([1, 1, 2])):
+            at = choose.randrange(len(line))
+            line = (line[:at] + choose.choice(DAMAGE) + line[at + choose.choice([0, 1, 1, 4]) :]).strip()
+        found = outcome([line.encode()], MAPS)
+        assert found == alone([line.encode()], MAPS), line
+        good += len(found[0])
+    assert 100 < good < 3_900, "some damage leaves a good line"
 
 
 @dataclass

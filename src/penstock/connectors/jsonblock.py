@@ -7,6 +7,7 @@ everything may be null, and what comes back is checked and made exactly what the
 2. Nothing is null where the schema says "not null"; what stands under a record that is null itself is not asked.
 3. Times are read as text or as numbers and cast afterwards: the reader's own parser takes no zone for UTC. Which of the two each
    column of times is, is learned from the lines.
+4. Objects that become maps are rewritten as lists before, see `jsonmaps`.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from penstock.connectors.fileformat import Undecodable, check_utf8
+from penstock.connectors.jsonmaps import ITEMS, KEY, VALUE, VALUES, Maps, Path
 from penstock.connectors.linemarks import Places, seldom
 from penstock.errors import ConfigError
 from penstock.exact import exactly, one_array, seen_nulls
 
-__all__ = ["BlockForm", "check_lines", "check_readable", "has_map", "read_block", "read_leaf"]
+__all__ = ["BlockForm", "check_lines", "check_readable", "read_block", "read_leaf"]
 
 LINES_FOR_LEARNING = 64
 PIECE_BYTES = 1 << 20
@@ -35,8 +37,6 @@ _BARE_WORD = re.compile(rb"(?<=[:,\[ \t-])(?:NaN|Inf(?:inity)?)(?=[,}\] \t\r\n])
 """What the reader takes for a number. It may stand in a text too."""
 
 Chars = npt.NDArray[np.uint8]
-Path = tuple[str, ...]
-"""Names of fields from a column down; "[]" is what is in a list."""
 
 
 class BlockForm:
@@ -50,8 +50,10 @@ class BlockForm:
 
     def read(self, block: bytes) -> pa.RecordBatch:
         """A row for each line, or Undecodable. The lines have the right shape."""
+        maps = Maps(self.schema)
+        written = maps.rewrite(block)
         try:
-            return self._read(block)
+            return self._read(written, maps)
         except pa.ArrowInvalid as error:
             problem = error
         found = _numbers_in(block, self._times)
@@ -59,7 +61,7 @@ class BlockForm:
             before = self._numbers, self._asked
             self._numbers, self._asked = found, self._form(found)
             try:
-                return self._read(block)
+                return self._read(written, maps)
             except pa.ArrowInvalid as error:
                 problem = error
                 self._numbers, self._asked = before
@@ -68,10 +70,10 @@ class BlockForm:
     def _form(self, numbers: frozenset[Path]) -> pa.Schema:
         return pa.schema([pa.field(field.name, _read_as(field.type, (field.name,), numbers)) for field in self.schema])
 
-    def _read(self, block: bytes) -> pa.RecordBatch:
+    def _read(self, block: bytes | Chars, maps: Maps) -> pa.RecordBatch:
         try:
             table = pj.read_json(
-                pa.BufferReader(block),
+                pa.BufferReader(pa.py_buffer(block)),
                 read_options=pj.ReadOptions(use_threads=False, block_size=len(block) + 1),
                 parse_options=pj.ParseOptions(explicit_schema=self._asked, unexpected_field_behavior="ignore"),
             )
@@ -79,7 +81,7 @@ class BlockForm:
             raise ConfigError(f"JSON cannot be read with this schema: {error}") from error
         arrays = []
         for field in self.schema:
-            whole = one_array(table.column(field.name))
+            whole = maps.made(one_array(table.column(field.name)), field.type, (field.name,))
             if seen_nulls(whole, field) is not None:
                 raise Undecodable(f"column {field.name!r} may not be null")
             arrays.append(exactly(whole, field.type, read_leaf))
@@ -154,11 +156,6 @@ def _refuse(word: str) -> Any:
     raise ValueError(f"{word} is no number")
 
 
-def has_map(kind: pa.DataType) -> bool:
-    """Whether it is a map or has one inside."""
-    return pa.types.is_map(kind) or any(has_map(kind.field(i).type) for i in range(kind.num_fields))
-
-
 def check_readable(kind: pa.DataType, name: str) -> None:
     """ConfigError if JSON has nothing for this type."""
     if pa.types.is_map(kind) and not pa.types.is_string(kind.key_type):
@@ -176,7 +173,10 @@ def _read_as(kind: pa.DataType, path: Path, numbers: frozenset[Path]) -> pa.Data
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(inner.name, _read_as(inner.type, (*path, inner.name), numbers)) for inner in kind])
     if pa.types.is_list(kind):
-        return pa.list_(pa.field(kind.value_field.name, _read_as(kind.value_type, (*path, "[]"), numbers)))
+        return pa.list_(pa.field(kind.value_field.name, _read_as(kind.value_type, (*path, ITEMS), numbers)))
+    if pa.types.is_map(kind):
+        value = pa.field(VALUE, _read_as(kind.item_type, (*path, VALUES), numbers))
+        return pa.list_(pa.struct([pa.field(KEY, pa.string()), value]))
     return kind
 
 
@@ -187,7 +187,9 @@ def _time_paths(kind: pa.DataType, path: Path) -> Iterator[Path]:
         for inner in kind:
             yield from _time_paths(inner.type, (*path, inner.name))
     elif pa.types.is_list(kind):
-        yield from _time_paths(kind.value_type, (*path, "[]"))
+        yield from _time_paths(kind.value_type, (*path, ITEMS))
+    elif pa.types.is_map(kind):
+        yield from _time_paths(kind.item_type, (*path, VALUES))
 
 
 def _numbers_in(block: bytes, times: frozenset[Path]) -> frozenset[Path]:
@@ -206,12 +208,12 @@ def _numbers_in(block: bytes, times: frozenset[Path]) -> frozenset[Path]:
 
 
 def _values_at(value: Any, path: Path) -> Iterator[Any]:
-    """What stands at a path, in all items of lists; nothing where that is null or something else."""
+    """What stands at a path, in all items of lists and maps; nothing where that is null or something else."""
     if not path:
         if value is not None:
             yield value
-    elif isinstance(value, list) and path[0] == "[]":
-        for item in value:
+    elif (isinstance(value, list) and path[0] == ITEMS) or (isinstance(value, dict) and path[0] == VALUES):
+        for item in value if isinstance(value, list) else value.values():
             yield from _values_at(item, path[1:])
     elif isinstance(value, dict):
         yield from _values_at(value.get(path[0]), path[1:])

@@ -21,14 +21,13 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from penstock.connectors.fileformat import Undecodable
-from penstock.connectors.jsonblock import BlockForm, check_lines, check_readable, has_map
+from penstock.connectors.jsonblock import BlockForm, check_lines, check_readable
+from penstock.connectors.jsonmaps import has_map
 from penstock.connectors.jsontemplates import Templates
 from penstock.connectors.jsonvalues import decode_values
 from penstock.connectors.lines import LineDecoder
 
 __all__ = ["JsonLines"]
-
-LINES_MAX = 1 << 30
 
 
 class JsonLines(LineDecoder):
@@ -43,11 +42,10 @@ class JsonLines(LineDecoder):
         self._form = BlockForm(schema)
         for field in schema:
             check_readable(field.type, field.name)
-        if any(map(has_map, schema.types)):
-            self.lines_apart = LINES_MAX
+        self._maps = any(map(has_map, schema.types))
 
     def many(self, block: bytes) -> pa.RecordBatch:
-        return self._templates.decode(block, self._exactly)
+        return self._exactly(block) if self._maps else self._templates.decode(block, self._exactly)
 
     def apart(self, lines: Sequence[bytes]) -> tuple[pa.RecordBatch, dict[int, str]]:
         return decode_values(lines, self.schema)
@@ -57,8 +55,6 @@ class JsonLines(LineDecoder):
 
     def _exactly(self, block: bytes) -> pa.RecordBatch:
         """Whatever the lines look like."""
-        if self.lines_apart == LINES_MAX:
-            raise Undecodable("maps are not for a block at once")
         lines = check_lines(block)
         batch = self._form.read(block)
         if batch.num_rows != lines:

@@ -1,7 +1,7 @@
 """Lines of JSON into Arrow by way of Python's own parser: slower than a block at once, and what says which lines are bad, and why.
 
-It takes every line that `jsonblock` takes, with the same values, and some more: maps that it cannot read at once, a field that
-stands twice, times as text beside times as numbers, and "NaN", "Infinity" and "-Infinity" as text.
+It takes every line that `jsonblock` takes, with the same values, and some more: a field, or a key of a map, that stands
+twice, times as text beside times as numbers, and "NaN", "Infinity" and "-Infinity" as text.
 
 1. All lines are parsed first, then each column is made at once. A value that does not fit is the fault of its line alone.
 2. Numbers stay text until Arrow reads them: no digit is lost, and both ways read them by the same function.

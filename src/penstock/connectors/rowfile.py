@@ -22,6 +22,7 @@ import pyarrow.csv as pv
 import pyarrow.parquet as pq
 
 from penstock.connectors.durable import Hashed
+from penstock.connectors.jsonmaps import has_map
 from penstock.errors import ConfigError, Fix
 
 __all__ = ["FORMATS", "RowFile", "Written", "open_row_file"]
@@ -101,7 +102,7 @@ class _Json(RowFile):
                     fix=Fix("file-sink.binary", f'Write: format="parquet", or col({field.name!r}).cast("string")'),
                 )
         super().__init__(path, schema)
-        self._has_maps = any(map(_has_map, schema.types))
+        self._has_maps = any(map(has_map, schema.types))
 
     def _write(self, batch: pa.RecordBatch) -> None:
         rows = batch.to_pylist()
@@ -157,13 +158,9 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, list) else value
 
 
-def _has_map(kind: pa.DataType) -> bool:
-    return pa.types.is_map(kind) or any(_has_map(kind.field(i).type) for i in range(kind.num_fields))
-
-
 def _with_objects(value: Any, kind: pa.DataType) -> Any:
     """The value with objects for maps, which Arrow gives as lists of pairs."""
-    if value is None or not _has_map(kind):
+    if value is None or not has_map(kind):
         return value
     if pa.types.is_map(kind):
         return {str(key): _with_objects(item, kind.item_type) for key, item in value}
