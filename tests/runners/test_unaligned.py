@@ -622,7 +622,8 @@ def test_epochs_complete_under_back_pressure_and_a_kill_loses_nothing(spark: Any
         f"{len(published)} epochs, {len(unaligned)} with rows in flight, at most {held / 1e6:.1f} MB; "
         f"gaps {statistics.median(gaps):.2f} s, at most {max(gaps):.2f} s; workers at most {most_mb} MB"
     )
-    assert len(unaligned) >= 5
+    assert len(unaligned) > 3, "some of them after the kill"
+    assert len(unaligned) >= len(published) - 2, "all but the last ones, when the sources had ended"
     assert statistics.median(gaps) < 2.0, f"an epoch takes more than two intervals: {gaps}"
     assert held <= 4 * UNDER_WAY * ROOM * CHANNEL_BYTES, "what is recorded is bounded by what four channels hold"
     assert most_mb < 400
