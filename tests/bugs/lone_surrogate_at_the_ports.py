@@ -6,6 +6,7 @@ import socket
 import struct
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,14 @@ def listening() -> set[int]:
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if (process / "comm").read_text().startswith("python") and is_ours(int(process.name)):
-                names = [os.readlink(descriptor) for descriptor in (process / "fd").iterdir()]
-                found |= {ports[name[8:-1]] for name in names if name.startswith("socket:") and name[8:-1] in ports}
+                found |= {ports[name[8:-1]] for name in open_files(process) if name.startswith("socket:") and name[8:-1] in ports}
     return found
+
+
+def open_files(process: Path) -> Iterator[str]:
+    for descriptor in (process / "fd").iterdir():
+        with contextlib.suppress(OSError):  # of this very look, say
+            yield os.readlink(descriptor)
 
 
 def greeting(payload: bytes) -> bytes:
