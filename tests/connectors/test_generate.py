@@ -53,6 +53,14 @@ def test_without_a_number_of_rows_there_is_no_end() -> None:
     assert not chunk.ended
 
 
+def test_a_source_that_has_fewer_rows_than_were_read_before_has_ended() -> None:
+    source = sources.generate(numbers, schema=SCHEMA, rows=10, splits=1)
+    chunk = source.open("0", 50, context(source)).poll(3)
+    assert chunk is not None
+    assert chunk.ended
+    assert chunk.position == 50
+
+
 def test_a_rate_gives_what_is_due_and_never_blocks() -> None:
     source = sources.generate(numbers, schema=SCHEMA, rate=1_000, splits=2)
     reader = source.open("0", 500, context(source))

@@ -108,17 +108,20 @@ class _GenerateReader(Reader):
 
     def poll(self, rows_max: int) -> Chunk | None:
         count = self._ready(rows_max)
-        if count == 0 and self.position != self.end:
+        if count == 0 and not self._over:
             return None
         batch = self._make(count) if count else None
         self.position += count
-        self.told_end = self.position == self.end
+        self.told_end = self._over
         return Chunk(batch, self.position, ended=self.told_end)
 
     def backlog(self) -> bool:
-        if self.position == self.end:
-            return not self.told_end
-        return self._ready(1) > 0
+        return not self.told_end if self._over else self._ready(1) > 0
+
+    @property
+    def _over(self) -> bool:
+        """Whether all rows are made: more than all, if there were more when the position was taken."""
+        return self.end is not None and self.position >= self.end
 
     def _ready(self, rows_max: int) -> int:
         count = rows_max
