@@ -294,7 +294,7 @@ class Broken(Source):
         return ("0",)
 
     def open(self, split: str, position: Json, context: SourceContext) -> Reader:
-        raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens")
+        raise ConnectionRefusedError(errno.ECONNREFUSED, f"<Connection object at {time.monotonic_ns():#x}>: nobody listens")
 
 
 def broken() -> pen.Pipeline:
@@ -308,7 +308,7 @@ def test_a_job_that_fails_in_the_same_way_again_and_again_says_so(tmp_path: Path
     wait_for(lambda: job.status().restarts > 0, 30, "it was tried again")
     assert "nobody listens" in str(job.status().error)
     began = time.monotonic()
-    with pytest.raises(pen.JobError, match=r"has failed \d+ times in the same way: .*nobody listens"):
+    with pytest.raises(pen.JobError, match=r"has failed \d+ times in a row, at last with: .*nobody listens"):
         job.savepoint(tmp_path / "kept")
     assert time.monotonic() - began < 30
     with pytest.raises(pen.JobError, match=r"still running after 10ms; what went wrong last: .*nobody listens"):
