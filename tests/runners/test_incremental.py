@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -150,39 +153,94 @@ def test_calls_that_are_under_way_are_waited_for(tmp_path: Path, out: Any) -> No
     assert sorted(row["value"] for row in out.rows()) == [1, 2, 3]
 
 
+LATE_ROWS = 6
+
+
 @dataclass(frozen=True)
 class Late(Source):
-    """Answers late, and does not know whether it has more."""
+    """Answers late: a row each time. `knows`: whether it says that nothing is there while it waits for an answer."""
 
+    bounded: bool = False
+    knows: bool = True
+    after_s: float = 0.2
     name: str = "late"
     schema: pa.Schema = field(default_factory=lambda: pa.schema({"n": pa.int64()}))
-    bounded: bool = False
-    replayable: bool = True
 
     def splits(self) -> tuple[str, ...]:
-        return ("0",)
+        return ("0", "1")
 
     def open(self, split: str, position: Json, context: SourceContext) -> Reader:
-        return LateReader(position or 0)
+        return LateReader(self, int(split), position or 0)
 
 
 class LateReader(Reader):
-    def __init__(self, position: int) -> None:
-        import time
-
-        self.position, self.clock, self.at = position, time.monotonic, time.monotonic() + 0.3
+    def __init__(self, source: Late, split: int, position: int) -> None:
+        self.source, self.split, self.position, self.at = source, split, position, time.monotonic() + source.after_s
 
     def poll(self, rows_max: int) -> Chunk | None:
-        if self.position >= 3 or self.clock() < self.at:
+        left = LATE_ROWS // 2 - self.position
+        if time.monotonic() < self.at or (not left and not self.source.bounded):
             return None
-        self.position, self.at = self.position + 1, self.clock() + 0.3
-        return Chunk(pa.record_batch({"n": pa.array([self.position], pa.int64())}), self.position)
+        if left:
+            self.position, self.at = self.position + 1, time.monotonic() + self.source.after_s + 0.1 * self.split
+        batch = pa.record_batch({"n": pa.array([2 * self.position + self.split] if left else [], pa.int64())})
+        return Chunk(batch, self.position, ended=self.source.bounded and left <= 1)
+
+    def backlog(self) -> bool:
+        return not self.source.knows or time.monotonic() >= self.at
 
 
-def test_a_source_that_answers_late_is_given_time(tmp_path: Path, out: Any) -> None:
-    job = pen.Pipeline("p").read(Late()).write(out).run(pen.Local(storage=tmp_path, finish=False))
+@pytest.mark.parametrize("source", [Late(), Late(knows=False), Late(bounded=True), Late(bounded=True, knows=False, after_s=1.2)])
+@pytest.mark.parametrize("runner", [runner for runner in RUNNERS if runner.id != "simulated"])
+def test_all_that_a_source_has_is_read_however_late_it_answers(
+    request: pytest.FixtureRequest, tmp_path: Path, out: Any, runner: Make, source: Late
+) -> None:
+    if any(mark.name == "spark" for mark in request.node.iter_markers()):
+        request.getfixturevalue("spark")
+        from pyspark import cloudpickle
+
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    job = pen.Pipeline("p").read(source).write(out).run(runner(storage=tmp_path, parallelism=1, finish=False))
     assert job.status().state == "stopped"
-    assert [row["n"] for row in out.rows()] == [1, 2, 3]
+    assert sorted(row["n"] for row in out.rows()) == list(range(2, LATE_ROWS + 2))
+
+
+@pytest.mark.spark
+def test_a_batch_over_an_endless_source_reads_all_that_is_there(spark: Any, tmp_path: Path, out: Any) -> None:
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    job = pen.Pipeline("p").read(Late()).write(out).run(pen.Batch(storage=tmp_path, parallelism=1))
+    assert job.status().state == "finished"
+    assert sorted(row["n"] for row in out.rows()) == list(range(2, LATE_ROWS + 2))
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("finish", [False, True])
+def test_new_files_of_a_split_that_had_ended_when_the_job_was_stopped_are_read(
+    tmp_path: Path, out: Any, finish: bool, timed: bool
+) -> None:
+    def both(rows: int | None) -> pen.Pipeline:
+        p = pen.Pipeline("both")
+        days = p.read(sources.files(tmp_path / "in", schema=SCHEMA, format="json", splits=1), name="days").select("n", "at")
+        at = {"n": -1, "at": datetime(2026, 11, 18, tzinfo=UTC)}
+        clock = sources.generate(lambda index: at, schema="n bigint, at timestamp", rate=200, rows=rows, splits=1)
+        stream = days.union(p.read(clock, name="clock"))
+        return (stream.with_watermark("at", delay="1d") if timed else stream).select("n").write(out)
+
+    write_rows(tmp_path / "in", 0, 3)
+    job = both(None).start(pen.Local(storage=tmp_path / "store", snapshot_every="20ms"))
+    while not ended_in(job.conductor.manifest, "days"):
+        time.sleep(0.01)
+    job.stop()
+    write_rows(tmp_path / "in", 3, 3)
+    both(None if not finish else 10).run(pen.Local(storage=tmp_path / "store", finish=finish))
+    assert sorted(row["n"] for row in out.rows() if row["n"] >= 0) == list(range(6))
+
+
+def ended_in(manifest: Any, source: str) -> bool:
+    splits = [split for entry in manifest.sources if entry.name == source for split in entry.splits.values()] if manifest else []
+    return bool(splits) and all(split.ended for split in splits)
 
 
 def test_an_endless_source_that_has_nothing_now_is_left(tmp_path: Path, out: Any) -> None:

@@ -116,6 +116,7 @@ def decide_restore(facts: RestoreFacts) -> Decision:
     manifest = replace(manifest, counted_from=(*manifest.counted_from, *columns.counted_from(manifest)))
     if facts.start_over_time or (manifest.finished and over):
         manifest = _started_over(manifest)
+    manifest = _asked_again(manifest)
     if facts.request == "latest":
         return Resume(manifest, columns.conversions)
     return ForkFrom(manifest, facts.new_lineage, (chosen.lineage, chosen.epoch), promised, columns.conversions)
@@ -152,8 +153,17 @@ def _with_options(manifest: Manifest, facts: RestoreFacts) -> Manifest:
     return replace(changed, in_flight=in_flight, cut=cut)
 
 
+def _asked_again(manifest: Manifest) -> Manifest:
+    """With no split ended: a run asks each of them whether it has more. Rows may have come since it said no, as files do."""
+    sources = tuple(
+        replace(source, splits={id: replace(split, ended=False) for id, split in source.splits.items()})
+        for source in manifest.sources
+    )
+    return replace(manifest, sources=sources)
+
+
 def _started_over(manifest: Manifest) -> Manifest:
-    """The same state and positions with event time unset: no floors, no watermarks, no split ended."""
+    """The same state and positions with event time unset: no floors, no watermarks."""
     operators = tuple(
         replace(operator, watermarks=(), states=tuple(replace(state, floors=()) for state in operator.states))
         for operator in manifest.operators
@@ -161,7 +171,7 @@ def _started_over(manifest: Manifest) -> Manifest:
     sources = tuple(
         replace(
             source,
-            splits={id: replace(split, watermark=None, ended=False) for id, split in source.splits.items()},
+            splits={id: replace(split, watermark=None) for id, split in source.splits.items()},
         )
         for source in manifest.sources
     )

@@ -107,7 +107,8 @@ class Reader(abc.ABC):
     """The rows of one split after a position.
 
     A reader that must wait for an outside system does so in a thread of its own, and says None meanwhile. Where tasks live for an
-    epoch only, it is given some time, and stays open for the next one.
+    epoch only, it is given some time, and stays open for the next one. A run that ends when nothing is left (`finish=False`, Batch)
+    waits for it: if the source ends, until it says so, and otherwise until it was silent for a second.
     """
 
     prompt: bool = False  # whether the first poll has whatever there is: such readers are opened anew in each epoch

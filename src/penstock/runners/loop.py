@@ -79,7 +79,7 @@ SLOW_S = 0.05
 ROWS_MAX = 131_072
 """What a source is asked for at a time. Under load a batch costs about half a millisecond whatever it holds: of so many rows, 4 ns each."""
 QUIET_US = 1_000_000
-"""A split whose reader cannot tell whether it has more (`Reader.backlog`) has none if it gave none for so long."""
+"""A split of which nobody knows whether it has more has none if it gave none for so long."""
 PACED_ROWS = 4096
 """A read of fewer rows than this costs more than its rows; see `Seat.poll_every`."""
 
@@ -168,6 +168,7 @@ class Seat:
         self._next_split = 0
         self.within = {op.name: Within(op.who) for op in task.stage.sources}
         self._idle_after = {op.name: task.idle_after(op.name) for op in task.stage.sources}
+        self._ending_sources = {op.name for op in task.stage.sources if op.node.source.bounded}  # type: ignore[attr-defined]
         if task.calling:
             self.post(CallsDone(()))  # restored
 
@@ -209,8 +210,13 @@ class Seat:
         return not self.task.calling and all(split.ended or self._is_empty(split) for split in self.splits)
 
     def _is_empty(self, split: SplitReader) -> bool:
-        """Whether a split that gave nothing has nothing. One that does not know is given some time to answer."""
-        return split.empty and (self._silence(split) >= QUIET_US or not split.reader.backlog())
+        """Whether a split that gave nothing has nothing. A reader that is not prompt may have asked and wait for the answer: if its
+        source ends, until it says so; else for some time.
+        """
+        if not split.empty:
+            return False
+        quiet = self._silence(split) >= QUIET_US
+        return quiet or not split.reader.backlog() if split.reader.prompt else quiet and split.source not in self._ending_sources
 
     @property
     def blocked(self) -> bool:

@@ -87,10 +87,11 @@ from penstock.tracebacks import Within
 
 @dataclass(slots=True)
 class SplitState:
-    """How far one split has been read."""
+    """How far one split has been read. `time`: of one that has ended, how far its event time was before."""
 
     position: Any
     ended: bool = False
+    time: int = TIME_MIN
 
 
 class Task:
@@ -148,7 +149,8 @@ class Task:
             case SplitsAssigned(splits):
                 yield from self._assigned(splits)
             case SplitEnded(source, split):
-                self._splits[source, split].ended = True
+                state = self._splits[source, split]
+                state.ended, state.time = True, self.split_time(source, split)
                 yield from self._split_time(source, split, TIME_MAX)
             case Paused():
                 pass  # what was held is released
@@ -382,7 +384,7 @@ class Task:
     def _assigned(self, splits: Sequence[SplitAssigned]) -> Iterator[Action]:
         for split in splits:
             key = (split.source, split.split)
-            self._splits[key] = SplitState(split.position, split.ended)
+            self._splits[key] = SplitState(split.position, split.ended, split.time)
             for op in self._clocks_of[split.source]:
                 self._clocks[op].add(key, TIME_MAX if split.ended else split.time, idle=split.idle and not split.ended)
         for op, clock in self._clocks.items():
@@ -532,7 +534,7 @@ class Task:
             clocks = [self._clocks[op] for op in self._clocks_of[source]]
             states.setdefault(source, {})[split] = {
                 "position": state.position,
-                "watermark": clocks[0].of((source, split)) if clocks else TIME_MIN,
+                "watermark": state.time if state.ended else clocks[0].of((source, split)) if clocks else TIME_MIN,
                 "idle": bool(clocks) and clocks[0].is_idle((source, split)),
                 "ended": state.ended,
             }

@@ -128,6 +128,8 @@ class Attempt:
         self.wake_at: int | None = None
         self.counted: dict[str, Counter[str]] = {}  # rows of the published epochs of this attempt, by task
         self.heard: dict[str, Counter[str]] = {}  # the same with the epoch in flight
+        self.over: set[tuple[str, str]] = set()  # splits that have said that they have ended, in published epochs of this attempt
+        self.heard_over: set[tuple[str, str]] = set()  # and in the epoch in flight
         self.active_at: dict[tuple[str, str], int] = {}
         self.clocks = {op.name: clock_of(conductor.plan, op) for op in conductor.plan.reads}
         self.began: dict[tuple[str, str], Any] = {}
@@ -194,7 +196,7 @@ class Attempt:
         key = (split.source, split.split)
         position = self.began.setdefault(key, split.position)
         active_at = self.active_at.setdefault(key, self.began_at - self.start.silence(*key))
-        return SplitOrder(split, active_at, Began(self.began_at, position))
+        return SplitOrder(split, active_at, Began(self.began_at, position), over=key in self.over)
 
     def slowest(self) -> dict[str, Slowest]:
         """How far each source task's splits were at the last checkpoint, by group."""
@@ -259,6 +261,7 @@ class Attempt:
         self.wake_at = min((r.ack.wake_at for r in reports if r.ack and r.ack.wake_at is not None), default=None)
         for report in reports:
             self.active_at.update(dict.fromkeys(((source, split) for source, split in report.active), epoch.now))
+        self.heard_over = {(source, split) for report in reports for source, split in report.over}
         self._conductor.times = {report.task: report.watermark for report in reports}
         if self._drained is not None and not self.more:
             self._drained(self.stamp, epoch.epoch)
@@ -378,6 +381,7 @@ class EpochAttempts:
         if isinstance(event, Completed):
             attempt.start = start_from(self._conductor.manifest)
             attempt.counted = attempt.heard
+            attempt.over |= attempt.heard_over
         else:
             attempt.more, attempt.due_at = True, self._conductor.clock() + self._every
             attempt.give_up()

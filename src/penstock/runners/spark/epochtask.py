@@ -63,6 +63,7 @@ READ_BYTES_MAX = 1 << 30  # decoded rows of one task in one epoch: sinks may hol
 SENT_BYTES_MAX = 256 << 20  # and of what it sends on: deeper levels hold an epoch's input in memory
 
 LATE_S = 0.005  # between two looks at readers that are waited for
+ANSWERS_S = 5.0  # for how long an epoch waits for one answer after the other; then the next one does
 
 _stores: dict[Path, FileStore] = {}
 
@@ -83,7 +84,7 @@ class OpenSplit:
     began: Began
     gatherer: Gatherer
     position: Json  # behind what was read
-    late_at: float  # until then a first answer is waited for
+    late_at: float  # until then an answer is waited for
     active: bool = False
     ended: bool = False
     over: bool = False  # it said that it has ended, whether or not that counts
@@ -167,7 +168,8 @@ class EpochTask:
             "ack",
             rows=self._rows,
             more=self._more,
-            active=[(s.order.assigned.source, s.order.assigned.split) for s in self._splits if s.active],
+            active=[s.order.key for s in self._splits if s.active],
+            over=[s.order.key for s in self._splits if s.over],
             watermark=self._task.watermark(),
             took_us=int((time.monotonic() - self._since) * 1e6),
         )
@@ -204,7 +206,7 @@ class EpochTask:
             for split in orders:
                 op = mine[split.assigned.source]
                 assert isinstance(op.node, ReadNode)
-                if not split.assigned.ended:
+                if not split.assigned.ended and not split.over:
                     kept = KEPT.take(self._facts.stamp, *split.key, split.assigned.position)
                     if kept is None:
                         began = replace(split.began, now_us=order.now)
@@ -223,14 +225,17 @@ class EpochTask:
     def _open(self, order: SplitOrder, reader: Reader, began: Began) -> OpenSplit:
         clock = self._task.clock_of(order.assigned.source)
         gatherer = Gatherer(reader, JOIN_S if self._task.joins(order.assigned.source) else 0.0)
-        late_at = 0.0 if reader.prompt else time.monotonic() + order.wait_us / 1e6
-        split = OpenSplit(order, reader, began, gatherer, order.assigned.position, late_at)
+        split = OpenSplit(order, reader, began, gatherer, order.assigned.position, self._late_at(reader, order))
         if clock is not None and clock.align is not None and self._order.slowest is not None:
             assert clock.drift is not None, "the plan asks for both"
             split.group, split.drift = clock.align, clock.drift
             if not order.assigned.idle:
                 self._alignment.hear(clock.align, order.key, order.assigned.time)
         return split
+
+    @staticmethod
+    def _late_at(reader: Reader, order: SplitOrder) -> float:
+        return 0.0 if reader.prompt else time.monotonic() + order.wait_us / 1e6
 
     def _waits(self, split: OpenSplit) -> bool:
         """Whether a split is too far ahead of others of its group."""
@@ -253,11 +258,12 @@ class EpochTask:
     def _poll_all(self) -> Iterator[pa.RecordBatch]:
         """Read the splits in turn until they have nothing now, are too far ahead of others, or the budget is used up.
 
-        Those that are expected to have rows and have none yet (`late`) are waited for, when there is nothing else to read.
+        Those that are expected to have rows and have none yet (`late`) are waited for, when there is nothing else to read: for their
+        first answer, and where all there is shall be read for each answer.
         """
         order = self._order
         until = None if order.read_us_max is None else time.monotonic() + order.read_us_max / 1e6
-        turns, before = deque(self._splits), self._outbox.sent
+        turns, before, began = deque(self._splits), self._outbox.sent, time.monotonic()
         nbytes = waiting = 0  # `waiting`: for others, that many at the end of `turns`
         late: list[OpenSplit] = []
         while (
@@ -268,6 +274,8 @@ class EpochTask:
             and (until is None or time.monotonic() < until)
         ):
             if len(turns) == waiting:
+                if order.drains and time.monotonic() > began + ANSWERS_S:
+                    break
                 time.sleep(LATE_S)
                 until = None if until is None else until + LATE_S  # it is reading that takes no longer
                 turns.extendleft(late)
@@ -281,7 +289,7 @@ class EpochTask:
             with self._within[split.order.assigned.source]:
                 chunk = split.gatherer.read(min(rows_max, order.rows_max - self._rows))
             if chunk is None or (chunk.batch is None and not chunk.bad and not chunk.ended):
-                if not split.active and time.monotonic() < split.late_at:
+                if (order.drains or not split.active) and time.monotonic() < split.late_at:
                     late.append(split)
                 continue
             reach("source.read", order.epoch)
@@ -291,6 +299,7 @@ class EpochTask:
             nbytes += chunk.batch.nbytes if chunk.batch is not None else 0
             yield from self._tell_rows(Read(source, name, chunk.batch, chunk.position, chunk.bad))
             split.position, split.over = chunk.position, chunk.ended
+            split.late_at = self._late_at(split.reader, split.order)
             waiting = 0  # whoever waits may have waited for this
             if chunk.ended and order.keep_open:
                 continue
@@ -301,8 +310,8 @@ class EpochTask:
                 turns.append(split)
             self._keep_pace(split)
         # Those that wait cause no epoch: whoever they wait for does, by its rows or by becoming idle.
-        owed = order.drains and not order.keep_open and any(self._is_owed(split) for split in self._splits)
-        self._more = len(turns) > waiting or owed
+        owed = order.drains and any(self._is_owed(split) for split in self._splits)
+        self._more = len(turns) > waiting or bool(late) or owed
         for split in turns:
             split.active = True  # who was not asked is not silent
         for split in self._splits:

@@ -37,6 +37,7 @@ class SplitOrder:
     active_at: int
     began: Began
     wait_us: int = 0  # how long a reader is waited for that has nothing yet
+    over: bool = False  # it said in this attempt that it has ended, and is not read again, though it may have more in a later run
 
     @property
     def key(self) -> tuple[str, str]:
@@ -74,6 +75,7 @@ class Report:
     rows: int = 0  # that were read
     more: bool = False  # whether the budget was used up before the splits were
     active: Sequence[Sequence[str]] = ()  # (source, split) that had rows, or that there was no time for
+    over: Sequence[Sequence[str]] = ()  # (source, split) that said that they have ended
     watermark: int = 0
     took_us: int = 0  # by the clock, from the task's making to its answer
 
