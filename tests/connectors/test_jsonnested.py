@@ -201,7 +201,10 @@ MAPS = pa.schema(
         ("l", pa.list_(pa.map_(pa.string(), pa.struct([("m", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])))),
     ]
 )
-WITH_MAPS = '{"n":1,"m":{"a":1,"b":null},"s":{"m":{"x":{"y":"z"},"w":{}},"l":["k"]},"l":[{"p":{"m":5,"at":"2026-11-18T00:00:00Z"}},{},null]}'
+WITH_MAPS = (
+    '{"n":1,"m":{"a":1,"b":null},"s":{"m":{"x":{"y":"z"},"w":{}},"l":["k"]},'
+    '"l":[{"p":{"m":5,"at":"2026-11-18T00:00:00Z"}},{},null]}'
+)
 
 
 def test_maps_are_read_a_block_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
