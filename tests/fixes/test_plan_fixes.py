@@ -366,6 +366,8 @@ def test_the_greatest_go_by_a_part_that_has_an_order() -> None:
     several = ["user", "each"]
     (by,) = argument(shown("top.order", lambda: sold(lambda rows: rows.top(2, by=several, ascending=[True, False], name="t"))))
     assert [row["price"] for row in sold(lambda rows: rows.top(2, by=by, ascending=[True, False], name="t"))] == [7, 3]
+    (by,) = argument(shown("top.order", lambda: sold(lambda rows: rows.top(2, by=["user asc", "each"], name="t"))))
+    assert [row["price"] for row in sold(lambda rows: rows.top(2, by=by, name="t"))] == [7, 3]
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,19 @@ def test_an_aggregate_is_sent_to_where_it_belongs() -> None:
     assert parse_aggregate(evaluate(f"dict({code[len('.aggregate(') : -1]})")["x"]) == pen.col("price").sum()
 
 
+@pytest.mark.parametrize(("text", "name"), [("price desc", "desc"), ("price > 1 asc", "asc")])
+def test_a_column_that_is_called_as_a_direction_has_as_before_its_name(text: str, name: str) -> None:
+    assert parse(proposed(shown("sql.order", lambda: parse(text)))).name == name
+    aggregate = proposed(shown("sql.order", lambda: parse_aggregate(f"sum(price) {name}")))
+    assert parse_aggregate(aggregate).name == name
+
+
+@pytest.mark.parametrize("order", ["asc nulls first", "desc nulls last", "nulls last", "nulls first"])
+def test_an_order_is_left_out_where_nothing_is_ordered(order: str) -> None:
+    assert parse(proposed(shown("sql.no-order", lambda: parse(f"price {order}")))).text() == "price"
+    assert parse(proposed(shown("sql.no-order", lambda: parse("price as p desc")))).name == "p"
+
+
 def test_what_is_no_aggregate_goes_behind_them() -> None:
     assert "select() after" in shown("sql.aggregates", lambda: parse_aggregate("sum(a) / count(*)"))
 

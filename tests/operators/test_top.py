@@ -150,6 +150,11 @@ def test_of_several_columns_each_has_its_direction() -> None:
     assert named(10, by=["price", "at"], ascending=[False, True]) == ["c", "b", "e", "f", "a", "d"]
     assert named(2, by=("price", pen.col("at")), ascending=True) == ["f", "a"]
     assert named(3, by=["name"], ascending=[True]) == ["a", "b", "c"]
+    assert named(10, by=["price", "at asc"]) == ["c", "b", "e", "f", "a", "d"]
+    assert named(2, by=["price asc", "at ASC"]) == ["f", "a"]
+    assert named(3, by="name asc") == ["a", "b", "c"]
+    assert named(2, by="name desc") == ["f", "e"]
+    assert named(2, by="name as asc") == ["f", "e"]
 
 
 def test_state_of_a_top_by_one_column_is_as_it_was_before_there_could_be_several() -> None:

@@ -8,18 +8,18 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from penstock.api.arguments import as_expr, at_line, need_name
+from penstock.api.arguments import as_expr, at_line, need_name, quoted
 from penstock.api.where import user_line
 from penstock.connectors.connector import Source
 from penstock.connectors.memory import memory
 from penstock.errors import Fix, PlanError, brief
 from penstock.eventtime import micros
-from penstock.expr import Expr
+from penstock.expr import Expr, parse_order
 from penstock.names import check_name
 from penstock.plan import joins
 from penstock.plan.dedupe import DropDuplicates
 from penstock.plan.lookup import Lookup, Table
-from penstock.plan.top import Top, WindowTop
+from penstock.plan.top import DIRECTIONS, Top, WindowTop
 from penstock.schema import visible
 from penstock.windows import Shape, shape_of
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 On = str | Sequence[str] | Mapping[str, str]
 By = Expr | str | Sequence[Expr | str]
 Ascending = bool | Sequence[bool]
+Said = Sequence[bool | None]
 
 
 def join(left: Stream, right: Stream, *, on: On, window: Any, within: Any, how: str, suffix: str, name: str | None) -> Stream:
@@ -81,30 +82,68 @@ def join_asof(left: Stream, right: Stream, *, on: On, tolerance: Any, how: str, 
 
 
 def top(
-    stream: Stream, keys: tuple[str, ...], count: int, *, by: By, ascending: Ascending, window: Shape | None, name: str | None
+    stream: Stream,
+    keys: tuple[str, ...],
+    count: int,
+    *,
+    by: By,
+    ascending: Ascending | None,
+    window: Shape | None,
+    name: str | None,
 ) -> Stream:
     """See `KeyedStream.top` and `WindowedStream.top`."""
-    order = at_line(lambda: order_of(by, visible(stream.schema).names))
-    texts = [f'"{each.text()}"' for each in order]
-    shown = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    order, said, up = at_line(lambda: order_of(by, ascending, visible(stream.schema).names))
     common: dict[str, Any] = {"where": user_line(), "input": stream._node, "by": keys, "count": count, "order": order}
-    common |= {"ascending": at_line(lambda: directions(ascending, len(order))), "on_error": stream._on_error}
-    common["name"] = need_name(name, "top", f"{count}, by={shown}", keys)
+    common |= {"ascending": up, "said": said, "on_error": stream._on_error}
+    rest = "" if ascending is None else f", ascending={ascending!r}"
+    common["name"] = need_name(name, "top", f"{count}, by={by_text(order, said)}{rest}", keys)
     return stream._then(Top(**common) if window is None else WindowTop(**common, window=window))
 
 
-def order_of(by: By, columns: Sequence[str]) -> tuple[Expr, ...]:
-    """What rows with these columns are ordered by: one expression or several."""
-    found = tuple(map(as_expr, by)) if isinstance(by, list | tuple) else (as_expr(by),)
+def order_of(by: By, ascending: Ascending | None, columns: Sequence[str]) -> tuple[tuple[Expr, ...], Said, tuple[bool, ...]]:
+    """What rows with these columns are ordered by: one expression or several, what `by` says of their direction, and what it is."""
+    found = [_ordered(each) for each in (by if isinstance(by, list | tuple) else [by])]
     if not found:
         raise PlanError(
             "by=[] names nothing to order by, and top needs at least one", fix=Fix("top.by", f'Write: by=["{columns[-1]}"]')
         )
-    return found
+    order, said, nulls_first = zip(*found, strict=True)
+    given = said if ascending is None else directions(ascending, len(found))
+    up = tuple(bool(one if each is None else each) for each, one in zip(said, given, strict=True))
+    if nulls_first != (None,) * len(found):
+        raise _nulls(order, up, nulls_first, ascending)
+    if ascending is not None and said != (None,) * len(found):
+        raise PlanError(
+            f"by={by_text(order, said)} says a direction, and so does ascending={ascending!r}",
+            fix=Fix("top.directions", f"Leave ascending= out. Write: by={by_text(order, up)}"),
+        )
+    return order, said, up
+
+
+def _nulls(order: Sequence[Expr], up: Sequence[bool], nulls_first: Said, ascending: Ascending | None) -> PlanError:
+    parts: list[tuple[Expr, bool]] = []
+    for each, one, first in zip(order, up, nulls_first, strict=True):
+        parts += [(each.is_null(), False), (each, one)] if first else [(each, one)]
+    word, how = ("first", "order by whether it is null before") if True in nulls_first else ("last", "leave that out")
+    how = how.capitalize() if ascending is None else f"Leave ascending= out, and {how}"
+    return PlanError(
+        f"by= says nulls {word}, and in top null comes last, whatever the direction",
+        fix=Fix("top.nulls", f"{how}. Write: by={by_text(*zip(*parts, strict=True))}"),
+    )
+
+
+def _ordered(value: object) -> tuple[Expr, bool | None, bool | None]:
+    return parse_order(value) if isinstance(value, str) else (as_expr(value), None, None)
+
+
+def by_text(order: Sequence[Expr], said: Said) -> str:
+    """What by= is, as it is written: `["price", "at asc"]`."""
+    texts = [quoted(each.text() + DIRECTIONS[up]) for each, up in zip(order, said, strict=True)]
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
 
 def directions(ascending: Ascending, count: int) -> tuple[bool, ...]:
-    """The direction of each of so many expressions."""
+    """What `ascending=` says of each of so many expressions."""
     if isinstance(ascending, bool):
         return (ascending,) * count
     if (

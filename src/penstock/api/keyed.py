@@ -50,14 +50,16 @@ class KeyedStream(processing.Processable):
             )
         )
 
-    def top(self, count: int, *, by: joins.By, ascending: joins.Ascending = False, name: str | None = None) -> Stream:
+    def top(self, count: int, *, by: joins.By, ascending: joins.Ascending | None = None, name: str | None = None) -> Stream:
         """The greatest rows of each key so far, with their `rank`: `top(3, by="score", name="best")`.
 
         A row is sent for each rank that changes hands; it replaces the earlier one of the same key and rank.
 
         Args:
-            by: what to order by; of several, `by=["price", "at"]`, the second decides where the first is equal.
-            ascending: True: the smallest first. Or for each of several: `ascending=[False, True]`.
+            by: what to order by; of several, `by=["price", "at asc"]`, the second decides where the first is equal. Greater is
+                better, unless a text ends with `asc`.
+            ascending: True: the smallest first. Or for each of several: `ascending=[False, True]`. It says what `asc` and `desc`
+                in texts say, so there is one or the other.
         """
         return joins.top(self._stream, self._by, count, by=by, ascending=ascending, window=None, name=name)
 
@@ -190,7 +192,7 @@ class WindowedStream:
         }
         return stream._then(keyed.WindowAggregate(**common, **options))
 
-    def top(self, count: int, *, by: joins.By, ascending: joins.Ascending = False, name: str | None = None) -> Stream:
+    def top(self, count: int, *, by: joins.By, ascending: joins.Ascending | None = None, name: str | None = None) -> Stream:
         """The greatest rows of each key and window, with their `rank`, when it closes: `top(10, by="n", name="trending")`.
 
         `by` and `ascending` as in `KeyedStream.top`.

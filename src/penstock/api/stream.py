@@ -332,7 +332,7 @@ class Stream:
         """A function of two rows, folded over all rows: one row, sent anew whenever rows came. It must be associative."""
         return self.window(Running()).reduce(function, name=name)
 
-    def top(self, count: int, *, by: joining.By, ascending: joining.Ascending = False, name: str | None = None) -> Stream:
+    def top(self, count: int, *, by: joining.By, ascending: joining.Ascending | None = None, name: str | None = None) -> Stream:
         """The greatest of all rows so far, with their `rank`; a row is sent for each rank that changes hands. See `KeyedStream.top`."""
         return self.window(Running()).top(count, by=by, ascending=ascending, name=name)
 

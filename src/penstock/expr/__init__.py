@@ -28,7 +28,7 @@ from penstock.expr.expressions import (
     when,
 )
 from penstock.expr.nodes import EVENT_TIME
-from penstock.expr.sql import parse
+from penstock.expr.sql import parse, parse_order
 from penstock.expr.sql_aggregates import parse_aggregate
 from penstock.expr.udaf import AggregateFailed, UserAggregate
 
@@ -57,6 +57,7 @@ __all__ = [
     "lit",
     "parse",
     "parse_aggregate",
+    "parse_order",
     "struct",
     "udf",
     "when",

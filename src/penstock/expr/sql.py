@@ -17,11 +17,11 @@ from typing import Any
 from penstock.errors import Fix, PlanError
 from penstock.expr.expressions import Expr
 from penstock.expr.nodes import Call, Case, Cast, Column, Literal, Node, literal
-from penstock.expr.sql_errors import no_such_operator
+from penstock.expr.sql_errors import no_such_operator, written
 from penstock.expr.sql_functions import function
 from penstock.schema import type_of
 
-__all__ = ["BINARY", "SYNTAX", "node_of_tree", "parse", "read"]
+__all__ = ["BINARY", "SYNTAX", "node_of_tree", "parse", "parse_order", "read"]
 
 Reader = Callable[[Any], Node]
 
@@ -51,14 +51,48 @@ def parse(text: str) -> Expr:
     >>> parse("price * quantity as total")
     price * quantity as total
     """
-    tree = read(text)
+    return _named(read(text))
+
+
+def parse_order(text: str) -> tuple[Expr, bool | None, bool | None]:
+    """What a text says as in `order by`: the expression, whether it is ascending and whether nulls come first; None if it does not.
+
+    >>> parse_order("price desc")
+    (price, False, None)
+    """
+    tree = _tree(text)
+    if type(tree).__name__ != "Ordered":
+        return _named(tree), None, None
+    descending = tree.args["desc"]
+    return _named(tree.this), None if descending is None else not descending, tree.args["nulls_first"]
+
+
+def _named(tree: Any) -> Expr:
     if type(tree).__name__ == "Alias":
         return Expr(node_of_tree(tree.this), tree.alias)
     return Expr(node_of_tree(tree))
 
 
 def read(text: str) -> Any:
-    """The tree of sqlglot's that a text says."""
+    """The tree of sqlglot's that a text says, which is no order of rows."""
+    tree = _tree(text)
+    if type(tree).__name__ == "Ordered":
+        raise _ordered(tree)
+    return tree
+
+
+def _ordered(tree: Any) -> PlanError:
+    value, descending, nulls_first = tree.this, tree.args["desc"], tree.args["nulls_first"]
+    words = [] if descending is None else ["desc" if descending else "asc"]
+    fix = Fix("sql.order", f"Leave it out; a name goes behind as. Write: {written(value)} as {''.join(words)}")
+    if nulls_first is not None or type(value).__name__ == "Alias":
+        words += [] if nulls_first is None else ["nulls first" if nulls_first else "nulls last"]
+        fix = Fix("sql.no-order", f"Leave it out. Write: {written(value)}")
+    said = " ".join(words)
+    return PlanError(f"{said} says how rows are ordered, and there are none to order here: {written(value)} {said}", fix=fix)
+
+
+def _tree(text: str) -> Any:
     if not isinstance(text, str) or not text.strip():
         raise PlanError(f"expected SQL, and found {text!r}")
     from sqlglot.errors import SqlglotError

@@ -8,6 +8,7 @@ come out as `Anonymous`, with the name and the arguments that the user wrote, an
 1. A function is a name and arguments. Those with a grammar of their own, as `extract(year from at)`, are refused by name.
 2. Types are Spark's: "text", "number" or "int8" are not, though sqlglot would take them.
 3. A quote is doubled inside quotes, as in Spark 4: 'it''s' is "it's".
+4. `asc` and `desc` behind an expression say how rows are ordered. sqlglot would take them for its name, as in `price as desc`.
 
 This file is imported when the first text is read, because sqlglot is slow to import.
 """
@@ -33,10 +34,26 @@ _OWN_GRAMMAR = ("EXTRACT", "OVERLAY", "POSITION", "SUBSTR", "SUBSTRING")
 
 
 def trees_of(text: str) -> list[Any]:
-    """sqlglot's trees of a text; its own error where it cannot be read."""
+    """sqlglot's trees of a text, `Ordered` where it says how rows are ordered; its own error where it cannot be read."""
     tokens = _DIALECT.tokenize(text)
-    found: list[Any] = _DIALECT.parser().parse(_with_doubled_quotes(tokens, text), text)
+    found: list[Any] = _DIALECT.parser().parse_into(exp.Ordered, _with_doubled_quotes(tokens, text), text)
     return found
+
+
+def _maybe_ordered(parser: Any) -> Any:
+    """An expression, and what `order by` would know about it."""
+    tree = parser._parse_statement()
+    direction = parser._match_set((TokenType.ASC, TokenType.DESC)) and parser._prev.token_type
+    nulls = parser._match_text_seq("NULLS") and parser._match_texts(("FIRST", "LAST")) and parser._prev.text.upper()
+    if isinstance(tree, exp.Alias) and tree.alias.upper() == "NULLS" and parser._match_texts(("FIRST", "LAST")):
+        tree, nulls = tree.this, parser._prev.text.upper()
+    if tree is None or not (direction or nulls):
+        return tree
+    return exp.Ordered(
+        this=tree,
+        desc=direction == TokenType.DESC if direction else None,
+        nulls_first=nulls == "FIRST" if nulls else None,
+    )
 
 
 def _with_doubled_quotes(tokens: list[Any], text: str) -> list[Any]:
@@ -77,6 +94,8 @@ class _Parser(Databricks.Parser):  # type: ignore[misc]
         **{name: Databricks.Parser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST", "TRIM")},
         **{name: _refused(name) for name in _OWN_GRAMMAR},
     }
+    EXPRESSION_PARSERS = {exp.Ordered: _maybe_ordered}  # noqa: RUF012
+    ALIAS_TOKENS = Databricks.Parser.ALIAS_TOKENS - {TokenType.ASC, TokenType.DESC}
     NO_PAREN_FUNCTION_PARSERS = {"CASE": Databricks.Parser.NO_PAREN_FUNCTION_PARSERS["CASE"]}  # noqa: RUF012
     NO_PAREN_FUNCTIONS = {kind: _without_parentheses(kind.name.lower()) for kind in Databricks.Parser.NO_PAREN_FUNCTIONS}  # noqa: RUF012
 

@@ -19,6 +19,8 @@ from penstock.windows import Shape, Sliding, Tumbling
 
 RANK = pa.field("rank", pa.int64(), nullable=False)
 _INT = pa.int64()
+DIRECTIONS = {None: "", True: " asc", False: " desc"}
+"""How a text of by= says whether it is ascending."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -28,6 +30,7 @@ class Top(KeyedRows):
     count: int
     order: tuple[Expr, ...]  # the first one decides; where it is equal, the second
     ascending: tuple[bool, ...]  # of each of these
+    said: tuple[bool | None, ...] = ()  # what of that stands in the texts of by=
     kept: tuple[str, ...] = field(init=False)  # columns in state, besides the key
     order_types: tuple[pa.DataType, ...] = field(init=False)
     kind = "top"
@@ -61,7 +64,9 @@ class Top(KeyedRows):
 
     def _ordered(self) -> str | list[str]:
         """What by= may be instead of what it is."""
-        texts = [_comparable(each, found).text() for each, found in zip(self.order, self.order_types)]
+        said = self.said or [None] * len(self.order)
+        parts = zip(self.order, self.order_types, said)
+        texts = [_comparable(each, found).text() + DIRECTIONS[up] for each, found, up in parts]
         return texts[0] if len(texts) == 1 else texts
 
     def _aggregated(self) -> str:
