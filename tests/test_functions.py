@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import PlanError, RowError
 from penstock.functions import Applied, Row, RowFunction, encoder_for
-from penstock.schema import to_values
+from penstock.schema import to_values, type_of
 
 INPUT = pa.schema(
     [
@@ -163,6 +163,18 @@ def test_nested_values_come_as_instances_and_maps_as_dicts() -> None:
         schema=schema,
     )
     assert run(total, input=schema, batch=batch).rows.to_pydict() == {"value": [7.0]}
+
+
+def test_maps_within_records_and_lists_go_through_a_function_as_they_are() -> None:
+    schema = pa.schema({"r": type_of("struct<m: map<string, bigint>>"), "l": type_of("array<map<string, bigint>>")})
+    batch = pa.RecordBatch.from_pylist([{"r": {"m": {"x": 1}}, "l": [{"y": 2}]}, {"r": None, "l": []}], schema=schema)
+
+    def same(row):  # type: ignore[no-untyped-def]
+        assert row.r is None or row.r["m"]["x"] == row.l[0]["y"] - 1
+        return {"r": row.r, "l": row.l}
+
+    found = RowFunction.of(same, "map", schema, schema=schema).apply(batch)
+    assert (found.rows, found.errors) == (batch, [])
 
 
 def test_a_primitive_gets_the_value_of_the_only_column() -> None:

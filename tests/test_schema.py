@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import PlanError, RowError
-from penstock.schema import schema_text, to_array, to_schema, to_type, type_name, type_of, visible
+from penstock.schema import schema_text, to_array, to_schema, to_type, to_values, type_name, type_of, visible
 
 UTC_US = pa.timestamp("us", tz="UTC")
 
@@ -171,3 +171,31 @@ def test_null_is_refused_where_the_field_is_not_null() -> None:
 def test_values_that_fit_are_kept_exactly() -> None:
     assert to_array([{"a": [1]}], pa.field("x", type_of("map<string, array<bigint>>"))).to_pylist() == [[("a", [1])]]
     assert to_array([1, 2.5], pa.field("x", pa.float64())).to_pylist() == [1.0, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("map<string, bigint>", {"x": 1}),
+        ("struct<a: bigint, m: map<string, bigint>>", {"a": 1, "m": {"x": 1}}),
+        ("struct<r: struct<m: map<string, bigint>>, n: bigint>", {"r": {"m": {}}, "n": None}),
+        ("array<map<string, bigint>>", [{"x": 1}, None, {}]),
+        ("array<struct<m: map<bigint, string>>>", [{"m": {1: "x", 2: None}}, None, {"m": None}]),
+        ("map<string, map<string, bigint>>", {"x": {"y": 1}, "z": None}),
+        ("map<string, array<map<string, bigint>>>", {"x": [{"y": 1}], "z": []}),
+        ("map<string, struct<m: map<string, bigint>>>", {"x": {"m": {"y": 1}}}),
+    ],
+)
+def test_maps_are_dicts_wherever_they_stand(kind: str, value: Any) -> None:
+    field = pa.field("x", type_of(kind))
+    column = to_array([value, None, value], field)
+    assert to_values(column) == [value, None, value]
+    assert to_values(column.slice(1)) == [None, value]
+    assert to_array(to_values(column), field).equals(column)
+    large = column.cast(pa.large_list(field.type.value_type)) if pa.types.is_list(field.type) else column
+    assert to_values(large) == [value, None, value]
+
+
+def test_a_map_whose_keys_are_records_stays_a_list_of_pairs() -> None:
+    kind = type_of("array<map<struct<a: bigint>, bigint>>")
+    assert to_values(pa.array([[[({"a": 1}, 2)]]], kind)) == [[[({"a": 1}, 2)]]]

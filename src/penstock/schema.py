@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import re
 import types
 import typing
@@ -457,7 +458,7 @@ def to_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
 
 
 def to_values(column: pa.Array) -> list[Any]:
-    """The values of an array for Python: `to_pylist`, but faster for what is common, and maps are dicts."""
+    """The values of an array for Python: `to_pylist`, but faster for what is common, and maps are dicts, also inside of others."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         values = np.fromiter([*to_values(column.dictionary), None], object)
@@ -473,9 +474,39 @@ def to_values(column: pa.Array) -> list[Any]:
         fast: list[Any] = column.to_numpy().tolist()
         return fast
     listed: list[Any] = column.to_pylist()
-    if pa.types.is_map(kind):
-        return [None if value is None else dict(value) for value in listed]
-    return listed
+    with_dicts = _with_dicts(kind) if pa.types.is_nested(kind) else None
+    return listed if with_dicts is None else with_dicts(listed)
+
+
+@functools.lru_cache
+def _with_dicts(kind: pa.DataType) -> Callable[[list[Any]], list[Any]] | None:
+    """What makes dicts of the lists of pairs that Arrow gives for maps, in values of a type; None if there are no maps in it.
+
+    It changes records where they stand. A map whose keys are nested stays as it is: they can be no keys of a dict.
+    """
+    t = pa.types
+    if t.is_map(kind) and not t.is_nested(kind.key_type):
+        items = _with_dicts(kind.item_type)
+        if items is None:
+            return lambda maps: [None if pairs is None else dict(pairs) for pairs in maps]
+        return lambda maps: [
+            None if pairs is None else dict(zip([key for key, _ in pairs], items([item for _, item in pairs]))) for pairs in maps
+        ]
+    if t.is_struct(kind):
+        fields = [(field.name, inner) for field in kind if (inner := _with_dicts(field.type)) is not None]
+        return functools.partial(_records_with_dicts, fields) if fields else None
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+        inside = _with_dicts(kind.value_type)
+        return None if inside is None else lambda lists: [None if values is None else inside(values) for values in lists]
+    return None
+
+
+def _records_with_dicts(fields: list[tuple[str, Callable[[list[Any]], list[Any]]]], records: list[Any]) -> list[Any]:
+    present = [record for record in records if record is not None]
+    for name, inner in fields:
+        for record, value in zip(present, inner([record[name] for record in present])):
+            record[name] = value
+    return records
 
 
 def _accepted(found: pa.DataType) -> tuple[type, ...]:

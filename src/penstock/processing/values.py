@@ -238,7 +238,7 @@ def _mapping(value: Any, kind: pa.DataType, path: str) -> Mapping[Any, Any]:
 
 
 def restorer(kind: pa.DataType) -> Convert | None:
-    """What makes a plain value of what stands within a column (Arrow's lists of pairs, times in its own UTC); None if it is one."""
+    """What makes a plain value of what stands within a column (times in Arrow's own UTC); None if it is one."""
     made = _restorer(kind)
     return None if made is None else lambda value: None if value is None else made(value)
 
@@ -253,9 +253,11 @@ def _restorer(kind: pa.DataType) -> Convert | None:
         item = restorer(kind.value_type)
         return None if item is None else lambda value: [item(each) for each in value]
     if pa.types.is_map(kind):
-        entry = restorer(kind.item_type) or _same
-        key = restorer(kind.key_type) or _same
-        return lambda value: {key(k): entry(v) for k, v in dict(value).items()}
+        key, entry = restorer(kind.key_type), restorer(kind.item_type)
+        if key is entry is None:
+            return None
+        key, entry = key or _same, entry or _same
+        return lambda value: {key(k): entry(v) for k, v in value.items()}
     return None
 
 
@@ -265,8 +267,6 @@ def _same(value: Any) -> Any:
 
 def stored_values(column: pa.Array) -> list[Any]:
     """The plain values of a column of state."""
-    values, kind = to_values(column), column.type
-    if not pa.types.is_nested(kind) or (pa.types.is_map(kind) and restorer(kind.key_type) is restorer(kind.item_type) is None):
-        return values  # of maps by themselves `to_values` has made dicts
-    restore = restorer(kind)
+    values = to_values(column)
+    restore = restorer(column.type) if pa.types.is_nested(column.type) else None
     return values if restore is None else [restore(value) for value in values]
