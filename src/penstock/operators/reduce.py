@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import RowError
 from penstock.eventtime import Tumbling
 from penstock.exact import exactly, exactly_batch
 from penstock.folding import ReduceFunction
 from penstock.operators.aggregate import TIME_TYPE, WINDOW_COLUMN, with_window
 from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Errors, Operator, Origin, Out, keep
+from penstock.schema import to_array, to_values
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.table import KeyedTable
 from penstock.state.timers import TimerTable
@@ -66,15 +68,21 @@ class Reduce(Operator):
             return
         keys = canonical_keys(batch, self._keys)
         found, values = self._table.get_many(keys, hash_keys(keys.select(self._by)))
-        folded, fresh, bad = self._fold(batch, keys, found, values.rename_columns(self._rows.names))
+        stored = values.schema.names
+        values = values.rename_columns(self._rows.names)
+        folded, fresh, bad = self._fold(batch, keys, found, values)
+        try:
+            rows = self._to_rows(folded.values())
+        except RowError:  # it is known of no row which one did it, so they are folded again, one by one
+            folded, fresh, bad = self._fold(batch, keys, found, values, checked=True)
+            rows = self._to_rows(folded.values())
         yield from self._errors.letters(
             batch, [row for row, _ in bad], [told(e, self._function.function) for _, e in bad], origin
         )
         if not folded:
             return
         touched = keys.take(pa.array(list(folded), pa.int64()))
-        rows = pa.RecordBatch.from_pylist(list(folded.values()), schema=self._rows)
-        self._table.put_many(touched, rows.rename_columns(values.schema.names), hash_keys(touched.select(self._by)))
+        self._table.put_many(touched, rows.rename_columns(stored), hash_keys(touched.select(self._by)))
         if self._timers is not None:
             new = keys.take(pa.array(fresh, pa.int64()))
             self._timers.add(self._ends(new), new, hash_keys(new.select(self._by)))
@@ -82,7 +90,7 @@ class Reduce(Operator):
             yield MAIN, exactly_batch(rows, self._output)
 
     def _fold(
-        self, batch: pa.RecordBatch, keys: pa.RecordBatch, found: Any, values: pa.RecordBatch
+        self, batch: pa.RecordBatch, keys: pa.RecordBatch, found: Any, values: pa.RecordBatch, *, checked: bool = False
     ) -> tuple[dict[int, dict[str, Any]], list[int], list[tuple[int, Exception]]]:
         """By the number of the first row of each key: its folded row; the numbers of keys not seen before; the rows that failed."""
         first: dict[Any, int] = {}
@@ -90,21 +98,35 @@ class Reduce(Operator):
         fresh: list[int] = []
         bad: list[tuple[int, Exception]] = []
         identities = list(zip(*(column.to_pylist() for column in keys.columns))) if keys.num_columns else [()] * batch.num_rows
-        for number, (identity, row) in enumerate(zip(identities, batch.select(self._rows.names).to_pylist())):
+        begins = dict(zip(reversed(identities), range(len(identities) - 1, -1, -1))).values()
+        seen = [number for number in begins if found[number]]
+        known = dict(zip(seen, self._from_rows(values.take(pa.array(seen, pa.int64())))))
+        for number, (identity, row) in enumerate(zip(identities, self._from_rows(batch))):
             slot = first.setdefault(identity, number)
-            old = folded.get(slot) or (values.slice(number, 1).to_pylist()[0] if slot == number and found[number] else None)
+            old = folded.get(slot) or (known.get(number) if slot == number else None)
             try:
-                folded[slot] = row if old is None else self._function(old, row)
+                new = row if old is None else self._function(old, row)
+                if checked:
+                    self._to_rows([new])
             except Exception as error:
                 bad.append((number, error))
                 if old is None:
                     del first[identity]
-                else:
-                    folded[slot] = old
                 continue
+            folded[slot] = new
             if old is None:
                 fresh.append(slot)
         return folded, fresh, bad
+
+    def _from_rows(self, rows: pa.RecordBatch) -> list[dict[str, Any]]:
+        names = self._rows.names
+        return [dict(zip(names, row)) for row in zip(*(to_values(rows.column(name)) for name in names))]
+
+    def _to_rows(self, folded: Iterable[dict[str, Any]]) -> pa.RecordBatch:
+        """Folded rows as a batch; a `RowError` where one does not fit."""
+        rows = list(folded)
+        arrays = [to_array([row[field.name] for row in rows], field) for field in self._rows]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._rows)
 
     def _ends(self, keys: pa.RecordBatch) -> Any:
         assert self._shape is not None
