@@ -58,6 +58,7 @@ __all__ = [
     "encoder_for",
     "fields_of",
     "instance_maker",
+    "plain_value",
 ]
 
 _KINDS = ("map", "flat_map", "filter", "map_async")
@@ -500,7 +501,7 @@ def encoder_for(spec: Any, input: pa.Schema) -> tuple[pa.Schema, Encoder]:
 
     def plain(columns: list[list[Any]]) -> list[list[Any]]:
         pairs = zip(columns, nested, strict=True)
-        return [[_plain(value) for value in column] if is_nested else column for column, is_nested in pairs]
+        return [[plain_value(value) for value in column] if is_nested else column for column, is_nested in pairs]
 
     if spec is Row or isinstance(spec, str | pa.Schema) or is_record_class(spec):
         return output, lambda results: plain(_record_columns(results, output.names))
@@ -552,13 +553,13 @@ def fields_of(value: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def _plain(value: Any) -> Any:
-    """Nested instances as the dicts and lists that Arrow takes."""
+def plain_value(value: Any) -> Any:
+    """Instances, also within others, as the dicts and lists that Arrow takes."""
     fields = fields_of(value)
     if fields is not None:
-        return {key: _plain(item) for key, item in fields.items()}
+        return {key: plain_value(item) for key, item in fields.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain_value(item) for item in value]
     return value
 
 

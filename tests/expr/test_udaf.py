@@ -285,3 +285,41 @@ def test_what_no_row_is_to_blame_for_names_class_and_method(aggregate: Any, mess
     with pytest.raises(AggregateFailed, match=message):
         part = acc.partial(batch_of([{"k": 1, "x": 2.0, "s": "a"}] * number, SCHEMA), ["k"])[0]
         acc.finish(acc.merge([part, part], ["k"]))
+
+
+@dataclass
+class Bid:
+    price: float
+    by: str
+
+
+@dataclass
+class Book:
+    bids: list[Bid]
+    last: Bid | None
+
+
+class Bids(UserAggregate):
+    """Classes everywhere: in what comes, in what is kept, in what is returned."""
+
+    def create(self) -> Book:
+        return Book([], None)
+
+    def add(self, acc: Book, bid: Bid) -> Book:
+        return Book([*acc.bids, bid], bid)
+
+    def merge(self, a: Book, b: Book) -> Book:
+        return Book(sorted([*a.bids, *b.bids], key=lambda bid: bid.price), b.last or a.last)
+
+    def result(self, acc: Book) -> list[Bid]:
+        return [bid for bid in acc.bids if bid.by != "x"]
+
+
+def test_an_aggregate_takes_keeps_and_returns_instances() -> None:
+    kind = pa.struct([("price", pa.float64()), ("by", pa.string())])
+    bids = [{"price": 2.0, "by": "a"}, {"price": 3.0, "by": "x"}, None, {"price": 1.0, "by": "b"}]
+    batch = pa.record_batch({"k": pa.array([1] * 4, pa.int64()), "bid": pa.array(bids, kind)})
+    acc = Accumulators([("bids", Bids()(col("bid")))], batch.schema)
+    halves = pa.Table.from_batches([acc.partial(half, ["k"])[0] for half in (batch.slice(0, 2), batch.slice(2))])
+    merged = acc.merge(halves.combine_chunks().to_batches()[0], ["k"])
+    assert acc.finish(merged)[0].to_pylist() == [[bids[3], bids[0]]]

@@ -41,11 +41,14 @@ from penstock.expr.evaluate import node_of
 from penstock.expr.nodes import Node, Udf, literal
 from penstock.expr.segments import Ints, Segments, take_rows
 from penstock.expr.slots import Rows, Slots
-from penstock.expr.udf import HINTS
-from penstock.schema import is_optional, is_record_class, to_array, to_field, to_type, to_values, type_name
+from penstock.expr.udf import HINTS, has_records
+from penstock.functions import instance_maker, plain_value
+from penstock.schema import to_array, to_field, to_type, to_values, type_name
 from penstock.tracebacks import told
 
 __all__ = ["AggregateFailed", "BadRows", "UserAggregate", "UserSlots"]
+
+Maker = Callable[[Any], Any]
 
 
 class AggregateFailed(PenstockError):
@@ -118,7 +121,8 @@ class UserCall:
     result: pa.Field
     names: tuple[str, ...]
     parameters: tuple[pa.Field | None, ...]
-    record: type | None  # the class of the accumulator, if it is a dataclass or NamedTuple
+    makers: tuple[Maker | None, ...]  # of each parameter: what makes instances of its values, where its type has classes
+    remade: Maker | None  # the same of the accumulator
 
     @classmethod
     def of(cls, aggregate: UserAggregate) -> UserCall:
@@ -133,9 +137,9 @@ class UserCall:
         names = tuple(inspect.signature(aggregate.add).parameters)[1:]
         hints = _hints(aggregate, "add")
         parameters = tuple(to_field(name, hints[name]) if hints.get(name, Any) is not Any else None for name in names)
-        inner = is_optional(hint)[0] if hint is not None else None
-        record = inner if is_record_class(inner) and not typing.is_typeddict(inner) and aggregate.state is None else None
-        call = cls(aggregate, kind.__name__, state, result, names, parameters, record)
+        makers = tuple(None if field is None else _maker(hints[name], field.type) for name, field in zip(names, parameters))
+        remade = None if hint is None else _maker(hint, state.type)
+        call = cls(aggregate, kind.__name__, state, result, names, parameters, makers, remade)
         return call._started()
 
     @property
@@ -170,15 +174,20 @@ class UserCall:
 
     def pack(self, accumulators: Sequence[Any], method: str) -> pa.Array:
         """Accumulators as a column."""
-        values = [self._plain(value) for value in accumulators] if self.record is not None else accumulators
-        return self._array(values, self.state, method)
+        return self._array(accumulators, self.state, method)
 
     def unpack(self, column: pa.Array) -> list[Any]:
         """A column as accumulators."""
         values = to_values(column)
-        if self.record is None:
-            return values
-        return [None if value is None else self.record(**value) for value in values]
+        return values if self.remade is None else [None if value is None else self.remade(value) for value in values]
+
+    def arguments(self, columns: Sequence[pa.Array]) -> list[list[Any]]:
+        """Columns as what `add` takes."""
+        found = [to_values(column) for column in columns]
+        return [
+            values if make is None else [None if value is None else make(value) for value in values]
+            for values, make in zip(found, self.makers, strict=True)
+        ]
 
     def results(self, accumulators: Sequence[Any]) -> pa.Array:
         """What `result` says of each accumulator."""
@@ -186,14 +195,9 @@ class UserCall:
 
     def _array(self, values: Sequence[Any], field: pa.Field, method: str) -> pa.Array:
         try:
-            return to_array(values, field)
+            return to_array([plain_value(value) for value in values] if has_records(field.type) else values, field)
         except RowError as error:
             raise AggregateFailed(f"{self.name}.{method} returned what does not fit {field.type}: {error}") from error
-
-    def _plain(self, value: Any) -> Any:
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return dataclasses.asdict(value)
-        return value._asdict() if hasattr(value, "_asdict") else value
 
     def _started(self) -> UserCall:
         """The same, after a look at a new accumulator: mistakes in its type are found before the first row."""
@@ -203,11 +207,16 @@ class UserCall:
             found.pack([first], "create")
         except AggregateFailed as error:
             raise PlanError(
-                error.message, fix=Fix("user-aggregate.accumulator", _typing(self.name, self._plain(first)))
+                error.message, fix=Fix("user-aggregate.accumulator", _typing(self.name, plain_value(first)))
             ) from error
         except Exception as error:  # Whatever a user's code raises.
             raise PlanError(f"{self.name}.create failed: {error!r}") from error
         return found
+
+
+def _maker(hint: Any, kind: pa.DataType) -> Maker | None:
+    """What makes instances of Arrow's values; None where there are no records in them."""
+    return instance_maker(hint) if has_records(kind) else None
 
 
 def _typing(name: str, accumulator: Any) -> str:
@@ -257,7 +266,7 @@ class UserSlots(Slots):
         segments = rows.segments
         for values, field in zip(rows.inputs, self._call.parameters, strict=True):
             segments = segments.known(values) if field is not None and not field.nullable else segments
-        columns = [to_values(take_rows(values, segments)) for values in rows.inputs]
+        columns = self._call.arguments([take_rows(values, segments) for values in rows.inputs])
         signs = None if rows.signs is None else rows.signs[segments.order].tolist()
         found, bad = [], []
         reasons: list[str] = []

@@ -23,11 +23,11 @@ from penstock.errors import Fix, PlanError, RowError
 from penstock.expr.nodes import Udf
 from penstock.expr.promote import Typed
 from penstock.expr.rowwise import Evaluated, masked
-from penstock.functions import instance_maker
+from penstock.functions import instance_maker, plain_value
 from penstock.schema import to_array, to_field, to_type, to_values
 from penstock.tracebacks import told
 
-__all__ = ["HINTS", "call_udf", "udf_node"]
+__all__ = ["HINTS", "call_udf", "has_records", "udf_node"]
 
 HINTS = Fix("udf.hints", "Define the classes they mention at the top level of a module")
 
@@ -85,6 +85,7 @@ def _by_value(node: Udf, args: list[Any], rows: int) -> Evaluated:
     skipped = [False] * rows
     first: Exception | None = None
     records = any(node.makers)
+    instances = has_records(node.returns.type)
     for index in range(rows):
         row = [column[index] for column in columns]
         if any(row[position] is None for position in strict):
@@ -92,10 +93,17 @@ def _by_value(node: Udf, args: list[Any], rows: int) -> Evaluated:
             continue
         try:
             made = [v if m is None or v is None else m(v) for v, m in zip(row, node.makers)] if records else row
-            values[index] = node.function(*made)
+            found = node.function(*made)
+            values[index] = plain_value(found) if instances else found
         except Exception as error:  # Whatever a user's function raises is an error of its row.
             bad[index], first = True, first or error
     return _fitted(node, values, bad, skipped, first)
+
+
+def has_records(kind: pa.DataType) -> bool:
+    """Whether a function may return instances for it: there are records in it."""
+    inner = (kind.field(i).type for i in range(kind.num_fields))
+    return pa.types.is_struct(kind) or any(map(has_records, [kind.item_type] if pa.types.is_map(kind) else inner))
 
 
 def _fitted(node: Udf, values: list[Any], bad: list[bool], skipped: list[bool], first: Exception | None) -> Evaluated:
