@@ -17,6 +17,7 @@ from fixes.streams import Streams, applied
 from penstock import col
 from penstock.errors import PlanError
 from penstock.expr import evaluate as values_of
+from penstock.expr import parse
 
 ROW = {
     "n": 7,
@@ -190,13 +191,49 @@ def test_text_is_cast_to_what_it_is_compared_with() -> None:
     assert value(col("n") < evaluate(code)) is True
     (code,) = code_of(shown("expr.types", broken(col("s").between(1, 20))))
     assert value(evaluate(code).between(1, 20)) is True
-    (code,) = code_of(shown("expr.types", broken(col("n").is_in(["7", "8"]))))
-    assert value(evaluate(code).is_in(["7", "8"])) is True
     (code,) = code_of(shown("expr.types", broken(pen.when(col("b"), "one").otherwise(2))))
     assert value(pen.when(col("b"), "one").otherwise(evaluate(code))) == "one"
     text = shown("expr.types", broken(pen.coalesce(col("s").str.lower(), col("n"))))
     assert "behind lower(s)" in text
     assert value(pen.coalesce(behind(col("s").str.lower(), text), col("n"))) == 12
+
+
+QUOTED: list[tuple[str, Any, Callable[[Any], pen.Expr], Any]] = [
+    ("n", "10", lambda v: col("n") < v, True),  # as texts it would be false
+    ("n", "6.5", lambda v: col("n") > v, True),
+    ("n", "-5", lambda v: col("n") > v, True),
+    ("n", " 007 ", lambda v: col("n") == v, True),
+    ("dec", "2.5", lambda v: col("dec") == v, True),  # as a text it would be 2.50
+    ("x", "1.50", lambda v: col("x") == v, True),
+    ("x", "1e3", lambda v: col("x") < v, True),
+    ("x", "Infinity", lambda v: col("x") < v, True),
+    ("b", "TRUE", lambda v: col("b") == v, True),
+    ("n", "10", lambda v: pen.greatest(col("n"), v), 10),
+    ("n", "0", lambda v: pen.coalesce(col("n"), v), 7),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "compare", "expected"), QUOTED)
+def test_a_number_in_quotes_is_compared_as_the_number(name: str, text: str, compare: Any, expected: Any) -> None:
+    (code,) = code_of(shown("expr.quotes", broken(compare(text))))
+    assert value(compare(evaluate(code))) == expected
+
+
+def test_numbers_in_quotes_are_compared_as_numbers() -> None:
+    (code,) = code_of(shown("expr.quotes", broken(col("dec").is_in(["2.5", "8"]))))
+    assert value(col("dec").is_in(evaluate(code))) is True
+    (code,) = code_of(shown("expr.quotes", broken(col("n").between("1", "10"))))
+    assert value(col("n").between(*evaluate(code))) is True
+    (code,) = code_of(shown("expr.quotes", broken(parse("n in (1, '7')"))))
+    assert value(parse(f"n in (1, {code})")) is True
+
+
+def test_a_number_in_quotes_is_computed_with_as_the_number() -> None:
+    number, joined = code_of(shown("expr.quoted-number", broken(col("n") + "9")))
+    assert value(col("n") + evaluate(number)) == 16
+    assert value(evaluate(joined)) == "79"
+    (code,) = code_of(shown("expr.quoted-number", broken(col("n").div("2"))))
+    assert value(col("n").div(evaluate(code))) == 3
 
 
 def test_a_sum_of_text_and_a_number_is_of_numbers_or_joined() -> None:
@@ -283,7 +320,16 @@ def test_what_is_proposed_for_any_two_types_is_enough(operation: str) -> None:
 
 
 def test_nothing_is_proposed_where_nothing_helps() -> None:
-    for expr in (col("p") + 1, col("d") + 1, col("n").between("a", 3), col("xs") == col("n"), col("p").dt.year()):
+    for expr in (
+        col("n") > "nine",
+        col("pause") > "1h",
+        col("b") == "yes",
+        col("p") + 1,
+        col("d") + 1,
+        col("n").between("a", 3),
+        col("xs") == col("n"),
+        col("p").dt.year(),
+    ):
         with pytest.raises(PlanError) as caught:
             expr.check(ROWS)
         assert caught.value.fix is None

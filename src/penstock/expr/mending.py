@@ -1,10 +1,12 @@
 """What to write where types do not fit: the cast that is enough, or the way to what is inside of a record, list or map.
 
-A cast is proposed only where values of these types can be cast at all, and where the expression means something after it.
+A cast is proposed only where values of these types can be cast at all, and where the expression means something after it: numbers
+as texts can be compared, and 10 comes before 9 then, so what is compared never becomes a text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
@@ -16,6 +18,8 @@ from penstock.expr.promote import TIMESTAMP, Typed, is_numeric, unify, working_t
 from penstock.schema import type_name
 
 __all__ = ["as_numbers", "as_one_type", "casting", "clash", "inside"]
+
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?")
 
 Cast = tuple[Typed, pa.DataType]
 Fits = Callable[[list[Typed]], bool]
@@ -47,10 +51,40 @@ def clash(args: Sequence[Typed]) -> list[Typed]:
     return [args[0], next((arg for arg in args[1:] if unify([args[0], arg]) is None), args[-1])]
 
 
-def as_one_type(args: Sequence[Typed]) -> Fix | None:
-    """The cast of one value after which all have a type in common; None if one is not enough."""
-    found = _first(args, _swaps(clash(args)), lambda tried: unify(tried) is not None)
+def as_one_type(args: Sequence[Typed], *, comparing: bool) -> Fix | None:
+    """The change of one value after which all have a type in common; None if one is not enough."""
+    code = _without_quotes(args)
+    if code is not None:
+        return Fix("expr.quotes", f"What stands in quotes is a text. Write: {code}")
+    casts = [(arg, kind) for arg, kind in _swaps(clash(args)) if not (comparing and _would_be_text(arg, kind))]
+    found = _first(args, casts, lambda tried: unify(tried) is not None)
     return Fix("expr.types", casting(*found)) if found else None
+
+
+def _would_be_text(arg: Typed, target: pa.DataType) -> bool:
+    return pa.types.is_string(target) and not pa.types.is_binary(arg.type)
+
+
+def _without_quotes(args: Sequence[Typed]) -> str | None:
+    """The constants that are texts, `'9'`, as what the other values are, `9`. None if they do not say that, or there are no others."""
+    quoted = [arg for arg in args if arg.is_literal and pa.types.is_string(arg.type)]
+    kind = unify([arg for arg in args if arg not in quoted])
+    if not quoted or kind is None or all(arg.is_literal for arg in args):
+        return None
+    said = [_said(arg.options[0].strip().lower(), kind) for arg in quoted]
+    return None if None in said else ", ".join(map(str, said))
+
+
+def _said(text: str, kind: pa.DataType) -> str | None:
+    """The number or boolean that a text says, as code."""
+    if pa.types.is_boolean(kind):
+        return text.capitalize() if text in ("true", "false") else None
+    if pa.types.is_floating(kind) and text in ("nan", "infinity", "-infinity"):
+        return f'pen.lit("{text}").cast("double")'
+    if not is_numeric(kind) or not _NUMBER.fullmatch(text):
+        return None
+    number = int(text) if text.lstrip("+-").isdigit() else float(text)
+    return repr(number) if abs(number) < 2**63 else None
 
 
 def as_numbers(function: str, values: Sequence[Typed], is_temporal: Fits) -> Fix | None:
@@ -59,6 +93,13 @@ def as_numbers(function: str, values: Sequence[Typed], is_temporal: Fits) -> Fix
     Args:
         is_temporal: whether the function takes these values as moments and durations.
     """
+    number = _without_quotes(values)
+    counted = not any(pa.types.is_boolean(value.type) for value in values)
+    if number is not None and counted and (function != "div" or "." not in number):
+        joined = _joined(values) if function == "add" else None
+        return Fix(
+            "expr.quoted-number", f"What stands in quotes is a text. Write: {number}" + (f", or {joined}" if joined else "")
+        )
     whole = function == "div"
     likely = pa.int64() if whole else pa.float64()
 
@@ -85,12 +126,16 @@ def _number_or_text(values: Sequence[Typed], cast: Cast | None) -> Fix | None:
     """For a sum of which a part is text: the cast that makes it one of numbers, or how text is joined."""
     if not all(can_cast(value.type, pa.string()) for value in values):
         return None
-    codes = [_code(value) for value in values]
-    joined = None if None in codes else f"pen.concat({', '.join(map(str, codes))})"
+    joined = _joined(values)
     if cast is not None:
         return Fix("expr.number-or-text", casting(*cast) + (f", or {joined}" if joined else ""))
     sentence = f"Join text with pen.concat; in SQL it is concat({', '.join(value.text for value in values)})"
     return Fix("expr.concat", f"Write: {joined}" if joined else sentence)
+
+
+def _joined(values: Sequence[Typed]) -> str | None:
+    codes = [_code(value) for value in values]
+    return None if None in codes else f"pen.concat({', '.join(map(str, codes))})"
 
 
 def _code(arg: Typed) -> str | None:

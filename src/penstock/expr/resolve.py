@@ -145,7 +145,7 @@ def _wrong(node: Node, needs: str, arg: Typed, target: pa.DataType) -> PlanError
 def _unified(node: Node, args: Sequence[Typed]) -> list[Typed]:
     found = unify(args)
     if found is None:
-        raise _mismatch(node, "the values need a type in common", clash(args), as_one_type(args))
+        raise _mismatch(node, "the values need a type in common", clash(args), as_one_type(args, comparing=False))
     return [coerce(arg, found) for arg in args]
 
 
@@ -229,7 +229,7 @@ def _compare(call: Call, args: list[Typed]) -> Typed:
     values = [working(arg) for arg in args]
     found = unify(values)
     if found is None:
-        raise _mismatch(call, "a comparison needs a type in common", values, as_one_type(values))
+        raise _mismatch(call, "a comparison needs a type in common", values, as_one_type(values, comparing=True))
     if pa.types.is_nested(found):
         way = inside(found, lambda _: True)
         raise PlanError(
