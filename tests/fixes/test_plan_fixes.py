@@ -14,6 +14,7 @@ from fixes.applying import argument, code_of, shown
 from fixes.streams import Streams, applied, arguments, planned
 from penstock import sinks, sources
 from penstock.api.stream import Stream
+from penstock.errors import PenstockError
 
 
 @pytest.fixture
@@ -222,6 +223,109 @@ def test_what_is_replaced_is_withdrawn_first(s: Streams) -> None:
     (code,) = code_of(shown("keyed.of-updates", lambda: s.updates.key_by("n").aggregate(users=pen.count(), name="c")))
     withdrawn = applied(s.left.key_by("user"), code).aggregate(n=pen.count(), name="u")
     planned(withdrawn.key_by("n").aggregate(users=pen.count(), name="c"))
+
+
+def later(a: Any, b: Any) -> Any:
+    return b
+
+
+def states(rows: Any, window: str) -> Any:
+    made = rows.update_state_by_key(lambda new, old: (old or 0) + len(new), state=int, every="1s", name="first")
+    return applied(made, window)
+
+
+def early(rows: Any, emit: str) -> Any:
+    options = {"emit": "update", "trigger": 1} | (arguments(emit) if emit else {})
+    if options["emit"] == "append":
+        del options["trigger"]  # as the text says
+    return rows.window(pen.tumbling("1m"), **options).aggregate(price=pen.count(), name="first")
+
+
+def best(rows: Any, window: str) -> Any:
+    found = applied(rows, window).top(2, by="price", name="first")
+    return found.rename({"rank": "price_rank"}) if window else found
+
+
+FIRST: dict[str, Callable[[Any, str], Any]] = {
+    "aggregate": lambda rows, window: applied(rows, window).aggregate(price=pen.count(), name="first"),
+    "reduce": lambda rows, window: applied(rows, window).reduce(later, name="first"),
+    "top": best,
+    "early": early,
+    "states": states,
+}
+NEXT: dict[str, Callable[[Any], Any]] = {
+    "aggregate": lambda rows: rows.aggregate(n=pen.count(), name="second"),
+    "reduce": lambda rows: rows.reduce(later, name="second"),
+    "top": lambda rows: rows.top(2, by="user", name="second"),
+    "top of windows": lambda rows: rows.window(pen.tumbling("1h")).top(2, by="user", name="second"),
+    "drop_duplicates": lambda rows: rows.drop_duplicates(name="second"),
+    "sessions": lambda rows: rows.window(pen.session("1m")).aggregate(n=pen.count(), name="second"),
+    "sketch": lambda rows: rows.aggregate(n="approx_count_distinct(user)", name="second"),
+}
+IDS = {
+    "aggregate": ("keyed.of-updates", "keyed.of-running"),
+    "reduce": ("keyed.of-updates", "keyed.of-running"),
+    "top": ("keyed.of-top", "keyed.of-top"),
+    "early": ("keyed.of-early-results", "keyed.of-early-rows"),
+    "states": ("keyed.of-states", "keyed.of-states"),
+}
+
+
+@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize("after", NEXT)
+def test_what_is_proposed_for_rows_that_replace_others_fits_the_steps_on_both_sides(first: str, after: str) -> None:
+    def steps(rows: Stream, code: str = "") -> Any:
+        found = FIRST[first](rows.drop("each").key_by("user"), code)
+        both = "and in this one" in text and after == "top"
+        return NEXT[after](applied(found, code) if both else found)
+
+    text = ""
+    with pytest.raises(PenstockError) as caught:
+        sold(steps)
+    assert caught.value.fix is not None
+    assert caught.value.fix.id == IDS[first][after != "aggregate"]
+    text = caught.value.fix.text
+    (code,) = code_of(text)
+    assert sold(lambda rows: steps(rows, code))
+
+
+def test_what_is_hot_is_counted_in_windows(s: Streams) -> None:
+    def hot(rows: Any, window: str) -> Any:
+        counts = applied(rows.key_by("user"), window).aggregate(n=pen.count(), name="counts")
+        return applied(counts, window).top(2, by=["n", "user asc"], name="hot").select("rank", "user", "n")
+
+    text = shown("keyed.of-running", lambda: sold(lambda rows: hot(rows, "")))
+    assert "in the step before, and in this one" in text
+    assert [tuple(row.values()) for row in sold(lambda rows: hot(rows, code_of(text)[0]))] == [(1, "ann", 2), (2, "bob", 1)]
+    untimed = shown("keyed.of-running", lambda: hot(s.left, ""))
+    assert '.with_watermark("at", delay="5s")' in untimed
+    hot(s.left.with_watermark("at", delay="5s"), code_of(untimed)[0])
+
+
+def test_the_greatest_rows_are_those_of_windows_once_somebody_counts_them(s: Streams) -> None:
+    text = shown("keyed.of-top", lambda: s.left.top(2, by="price", name="t").aggregate(n=pen.count(), name="n"))
+    assert '.with_watermark("at", delay="5s")' in text
+    rows = applied(s.left.with_watermark("at", delay="5s"), code_of(text)[0]).top(2, by="price", name="t")
+    planned(rows.aggregate(n=pen.count(), name="n"))
+
+
+def test_results_that_are_sent_early_are_sent_once_or_withdrawn() -> None:
+    def rows(**options: Any) -> Any:
+        return Streams().timed.window(pen.tumbling("1m"), **{"emit": "update", **options}).aggregate(n=pen.count(), name="n")
+
+    (code,) = code_of(shown("keyed.of-early-results", lambda: rows().aggregate(m="max(n)", name="m")))
+    planned(rows(**arguments(code)).aggregate(m="max(n)", name="m"))
+    text = shown("keyed.of-early-rows", lambda: rows(lateness="1m").top(2, by="n", name="t"))
+    assert "trigger=" not in text, "there is none"
+    planned(rows(lateness="1m", **arguments(code_of(text)[0])).top(2, by="n", name="t"))
+
+
+def test_states_that_are_sent_again_are_rows_of_their_own(s: Streams) -> None:
+    def counts() -> Any:
+        return s.left.key_by("user").update_state_by_key(lambda new, old: len(new), state=int, every="1s", name="s")
+
+    (code,) = code_of(shown("keyed.of-states", lambda: counts().drop_duplicates(name="d")))
+    planned(applied(counts(), code).drop_duplicates(name="d"))
 
 
 @pytest.mark.parametrize("trigger", [None, 100])
@@ -467,6 +571,9 @@ def test_each_way_to_join_is_one(s: Streams) -> None:
 
 
 def test_rows_that_are_replaced_are_withdrawn_and_joined_for_ever(s: Streams) -> None:
+    top = s.left.top(2, by="price", name="best")
+    (code,) = code_of(shown("keyed.of-top", lambda: top.join(s.right, on="user", within=("0s", "1m"), name="j")))
+    applied(s.timed, code).top(2, by="price", name="top").join(s.timed_right, on="user", within=("0s", "1m"), name="j")
     text = shown("join.of-updates", lambda: s.updates.join(s.right, on="user", within=("0s", "1m"), name="j"))
     assert '.window(pen.running(), emit="retract")' in text
     (within,) = argument(text)

@@ -22,6 +22,7 @@ from penstock.errors import Fix
 from penstock.eventtime import NEEDS_TIME, duration_text
 from penstock.plan.keyed import TIME_BOUNDS, WINDOW_COLUMN, Keyed, Late, StateLayout, free_bounds
 from penstock.plan.logical import Node, Used, casting, check_column_name, unique_schema
+from penstock.plan.replaced import of_updates
 from penstock.schema import type_name
 from penstock.state.keygroups import canonical_type
 from penstock.windows import Shape, Sliding, Tumbling
@@ -65,14 +66,14 @@ class Joining(Keyed):
     def _check_kinds(self) -> None:
         for side, node in zip(SIDES, self.inputs):
             if node.changes == "update":
-                raise self.error(
-                    f"rows of the {side} side replace earlier ones, so this join would match both",
-                    fix=Fix(
+                fix = of_updates(node, "a join", takes_back=False)
+                if fix.id == "keyed.of-running":
+                    fix = Fix(
                         "join.of-updates",
                         'Let the step before withdraw what it replaces, .window(pen.running(), emit="retract").aggregate(…), and join'
                         ' for ever. Write: within="forever"',
-                    ),
-                )
+                    )
+                raise self.error(f"rows of the {side} side replace earlier ones, so this join would match both", fix=fix)
             self._check_kind(side, node)
 
     def _check_kind(self, side: str, node: Node) -> None:

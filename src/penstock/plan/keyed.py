@@ -28,6 +28,7 @@ from penstock.plan.logical import (
     check_columns,
     unique_schema,
 )
+from penstock.plan.replaced import of_updates
 from penstock.state.convert import Wanted
 from penstock.state.keygroups import canonical_type
 from penstock.triggers import EACH_ROW, AfterCount, AfterEach, AfterTime, AfterWatermark, Trigger, after_watermark
@@ -124,15 +125,18 @@ class KeyedRows(Keyed):
 
     input: Node
     by: tuple[str, ...]  # columns of the input
+    windowed: ClassVar[bool] = True  # whether it goes by windows, or may as well do without
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether it could take rows back."""
+        return False
 
     def __post_init__(self) -> None:
         if self.input.changes == "update":
             raise self.error(
                 f"the rows of this stream replace earlier ones, so {self.verb} would count both",
-                fix=Fix(
-                    "keyed.of-updates",
-                    'Let the step before withdraw what it replaces. Write: .window(pen.running(), emit="retract")',
-                ),
+                fix=of_updates(self.input, self.verb, takes_back=self.takes_back, windowed=self.windowed),
             )
         self.check_keys(self.input, self.by)
 
@@ -187,6 +191,15 @@ class Aggregating(KeyedRows):
         """The vectorised form of the aggregates."""
         schema = pa.schema([*self.input.schema, *self.input.hidden])
         return Accumulators(self.aggregates, schema, retract=self.input.changes == "retract")
+
+    @property
+    def takes_back(self) -> bool:
+        """Over all rows so far, with aggregates that can; of a window nobody knows whether it is still open."""
+        try:
+            Accumulators(self.aggregates, pa.schema([*self.input.schema, *self.input.hidden]), retract=True)
+        except PlanError:
+            return False
+        return isinstance(getattr(self, "window", Running()), Running)
 
     def _growth(self, *, endless: bool = False) -> dict[str, Any]:
         """How its accumulators may differ from older ones."""

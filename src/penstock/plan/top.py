@@ -35,6 +35,7 @@ class Top(KeyedRows):
     order_types: tuple[pa.DataType, ...] = field(init=False)
     kind = "top"
     verb = "top"
+    windowed = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,7 +57,8 @@ class Top(KeyedRows):
                 " not say who moves up",
                 fix=Fix(
                     "top.of-retractions",
-                    f'An aggregate can take values back. Write: .aggregate(best={self._aggregated()!r}, name="{self.name}")',
+                    "To keep the rows, have windows of event time in the step before, without emit=; an aggregate takes back values alone."
+                    f' Write: .aggregate(best={self._aggregated()!r}, name="{self.name}")',
                 ),
             )
         self._set(schema=unique_schema([*self.row_schema, RANK], self), kept=tuple(self._rest(set(self.row_schema.names))))
@@ -139,6 +141,7 @@ class WindowTop(Top):
 
     window: Shape
     kind = "window_top"
+    windowed = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.window, Tumbling | Sliding) or self.window.clock != "event":
@@ -146,9 +149,9 @@ class WindowTop(Top):
                 f"top over {self.window.text()} is not there yet: it goes over tumbling and sliding windows of event time",
                 fix=Fix("top.window", 'Write: .window(pen.tumbling("1m")), or .window(pen.sliding("1h", every="1m"))'),
             )
+        super().__post_init__()
         if not self.input.timed:
             raise self.error(f"{self.window.text()} needs event time, and this stream has none", fix=NEEDS_TIME)
-        super().__post_init__()
 
     def _set_kind(self) -> None:
         self._set(timed=True)
