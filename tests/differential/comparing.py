@@ -154,7 +154,7 @@ def difference(form: Form, each: Sample, theirs: Outcome | str) -> str | None:
     left, right = plain(ours.values), plain(theirs.values)
     if left.equals(right) and ours.bad.equals(theirs.bad):
         return None
-    explains = INTENDED[form.intent].explains if form.intent else None
+    explain = [INTENDED[intent].explains for intent in form.intents]
     shown, wrong = [], 0
     for index in range(len(left)):
         failed = [bool(outcome.bad[index].as_py()) for outcome in (ours, theirs)]
@@ -162,7 +162,7 @@ def difference(form: Form, each: Sample, theirs: Outcome | str) -> str | None:
             continue
         inputs = [_python(array[index]) for array in each.columns]
         said = [ERROR if bad else _python(outcome.values[index]) for bad, outcome in zip(failed, (ours, theirs), strict=True)]
-        if explains is not None and explains(inputs, *said):
+        if any(explains(inputs, *said) for explains in explain):
             continue
         wrong += 1
         if len(shown) < 6:

@@ -25,7 +25,12 @@ class Form:
     text: str
     types: tuple[str, ...]
     spark: str | None = None
-    intent: str | None = None
+    intent: str | tuple[str, ...] | None = None
+
+    @property
+    def intents(self) -> tuple[str, ...]:
+        """The differences by intent that it meets."""
+        return (self.intent,) if isinstance(self.intent, str) else self.intent or ()
 
     @property
     def names(self) -> list[str]:
@@ -46,6 +51,7 @@ DECIMALS = ("decimal(10,2)", "decimal(38,18)", "decimal(5,0)")
 NUMBERS = (*INTEGERS, "float", "double", "decimal(10,2)")
 ORDERED = (*NUMBERS, "boolean", "string", "binary", "date", "timestamp", "timestamp_ntz")
 NESTED = ("array<int>", "array<array<string>>", "map<string,double>", "struct<a: int, b: array<string>>")
+BEYOND = "times beyond the calendar"
 TEXTS = ("string:int", "string:number", "string:boolean", "string:date", "string:time")
 OPERATORS = {
     "Add": "+",
@@ -79,7 +85,7 @@ def expressions() -> Iterator[Form]:
     for name in ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal"):
         yield Form(name, f"{name}({{0}})", ("string:number" if name != "boolean" else "string:boolean",))
     for name in ("date", "timestamp"):
-        yield Form(name, f"{name}({{0}})", ("string:time",), intent="times alone" if name == "timestamp" else None)
+        yield Form(name, f"{name}({{0}})", ("string:time",), intent=("times alone", BEYOND) if name == "timestamp" else BEYOND)
     yield Form("binary", "binary({0})", ("string",))
     for kind in ("double", "timestamp", "decimal(38,18)", "boolean"):
         yield Form("string", "string({0})", (kind,), intent="text of doubles" if kind == "double" else None)
@@ -116,7 +122,8 @@ def _arithmetic() -> Iterator[Form]:
     yield Form("IntDiv", "{0} div 7", ("bigint",))
     yield Form("Sub", "{0} - {1}", ("timestamp", "timestamp"))
     yield Form("Sub", "{0} - {1}", ("timestamp_ntz", "timestamp_ntz"))
-    yield Form("Add", "{0} + ({1} - {2})", ("timestamp", "timestamp", "timestamp"))
+    yield Form("Add", "{0} + ({1} - {2})", ("timestamp", "timestamp", "timestamp"), intent=BEYOND)
+    yield Form("Sub", "{0} - ({1} - {2})", ("timestamp_ntz", "timestamp_ntz", "timestamp_ntz"), intent=BEYOND)
 
 
 def _comparisons() -> Iterator[Form]:
@@ -325,8 +332,8 @@ def _times() -> Iterator[Form]:
         yield Form("truncate", f"truncate({{0}}, '1 {duration}')", ("timestamp",), f"date_trunc('{duration}', {{0}})")
     for name in ("to_date", "to_timestamp"):
         for kind in ("string:date", "string:time", "date", "timestamp", "timestamp_ntz"):
-            alone = "times alone" if name == "to_timestamp" and "string" in kind else None
-            yield Form(name, f"{name}({{0}})", (kind,), intent=alone)
+            alone = ("times alone",) if name == "to_timestamp" and "string" in kind else ()
+            yield Form(name, f"{name}({{0}})", (kind,), intent=(*alone, BEYOND) if "string" in kind else None)
         for pattern in (
             "dd/MM/yyyy",
             "d/M/yyyy",
@@ -339,7 +346,16 @@ def _times() -> Iterator[Form]:
             "yyyy-M-d",
             "yyyy-MM-dd HH:mm:ss.SSS",
         ):
-            yield Form(name, f"{name}({{0}}, '{pattern}')", ("string:formatted",))
+            yield Form(name, f"{name}({{0}}, '{pattern}')", ("string:formatted",), intent=BEYOND)
+    for text in (
+        "year(to_date({0}))",
+        "year(to_timestamp({0}))",
+        "cast(to_date({0}) as string)",
+        "cast(to_timestamp({0}) as string)",
+        "trunc(to_date({0}), 'month')",
+        "date_trunc('week', to_timestamp({0}))",
+    ):
+        yield Form("to_date" if "to_date" in text else "to_timestamp", text, ("string:far",), intent=BEYOND)
 
 
 def _nested() -> Iterator[Form]:
@@ -384,10 +400,12 @@ def casts() -> Iterator[Form]:
     for source, target in product(CAST_TYPES, TARGETS):
         plain = type_of(source.rpartition(":")[0] or source)
         if can_cast(plain, type_of(target)):
-            intent = "times alone" if source.startswith("string") and target.startswith("timestamp") else None
+            made = target.startswith(("date", "timestamp")) and not source.startswith(("date", "timestamp"))
+            intent = (BEYOND,) if made else ()
+            if source.startswith("string") and target.startswith("timestamp"):
+                intent = ("times alone", BEYOND)
             if source.partition(":")[0] in ("float", "double") and (target == "string" or "decimal" in target):
-                intent = "text of doubles"
-            intent = "seconds beyond the last" if source == "bigint" and target == "timestamp" else intent
+                intent = ("text of doubles",)
             yield Form("Cast", f"cast({{0}} as {target})", (source,), intent=intent)
             yield Form("TryCast", f"try_cast({{0}} as {target})", (source,), intent=intent)
     for source, target in (

@@ -69,7 +69,7 @@ DATES = _pool(
     "|2026-01-02x|26-01-02|2026-13-01|2026-00-01|2026-01-00|2026-01-32|| |rubbish|+2026-01-02|-2026-01-02"
     "|2026/01/02|20260102|12026-01-02|-0001-01-01|2026-01-|2026-|2026-001-02|2026-01-002|epoch|today"
     "|\t2026-01-02\n|\xa02026-01-02|\uff12\uff10\uff12\uff16-01-02|+99999-01-01|999999-01-01"
-    "|5881580-07-11|5881580-07-12|02026-01-02",
+    "|5881580-07-11|5881580-07-12|02026-01-02|92026-01-02|10000-01-01|-0044-03-15",
 )
 _TIMES = _pool(
     "2026-01-02 03:04:05|2026-01-02T03:04:05Z|2026-01-02T03:04:05.123456|2026-01-02 03:04:05.1"
@@ -95,12 +95,19 @@ FORMATTED = _pool(
     "|٠١/٠١/٢٠٢٦|07.11.99|07.11.00|7.11.99|12:34|23:59:59|24:00|2026-1-2",
 )
 
+FAR = _pool(
+    "92026-01-02|10000-06-01|12026-02-30|0000-12-31|-0044-03-15|202611-2|294247-01-10|2026-01-02|0001-01-01|9999-12-31|1969-07-20"
+    "|33000-01-01"
+)
+
 _POOLS = {"int": INTEGERS, "number": NUMBERS, "boolean": BOOLEANS, "date": DATES, "time": TIMES, "formatted": FORMATTED}
 
 
 def column(kind: str, rows: int, seed: random.Random) -> pa.Array:
     """`rows` values of a type, or of a type with a mark."""
     name, _, mark = kind.rpartition(":") if kind[-1] != ">" and ":" in kind else (kind, "", "")
+    if mark == "far":
+        return pa.array([_maybe(seed, lambda: seed.choice(FAR)) for _ in range(rows)], pa.string())
     if mark in _POOLS:
         return pa.array([_maybe(seed, lambda: _like(seed, mark)) for _ in range(rows)], pa.string())
     if mark == "case":
@@ -116,7 +123,7 @@ def column(kind: str, rows: int, seed: random.Random) -> pa.Array:
         few = [_maybe(seed, lambda: seed.choice([0, 1, 2, 3, 7, -1, 5])) for _ in range(rows)]
         return pa.array(few, pa.int64()).cast(type_of(name))
     if mark == "seconds":
-        whole = [_maybe(seed, lambda: seed.randint(FIRST_DAY * 86400, LAST_DAY * 86400)) for _ in range(rows)]
+        whole = [_maybe(seed, lambda: _seconds(seed)) for _ in range(rows)]
         return pa.array(whole, pa.int64()).cast(type_of(name), safe=False)
     return values(type_of(name), rows, seed)
 
@@ -195,6 +202,16 @@ def _micros(seed: random.Random) -> int:
     day = seed.randint(*seed.choice(SPANS))
     return day * DAY + seed.choice(
         [0, seed.randrange(86_400) * 1_000_000, seed.randrange(DAY), seed.randrange(86_400_000) * 1000]
+    )
+
+
+def _seconds(seed: random.Random) -> int:
+    """Seconds since 1970; one in ten is of milliseconds, which far years are."""
+    found = seed.randint(FIRST_DAY * 86400, LAST_DAY * 86400)
+    return (
+        found
+        if seed.random() < 0.9
+        else seed.choice([found * 1000, 1_767_225_600_000, LAST_DAY * 86400 + 86400, FIRST_DAY * 86400 - 1])
     )
 
 

@@ -220,6 +220,49 @@ def test_time_functions() -> None:
     assert values(col("d") >= "2026-01-31", d=[date(2026, 1, 31)]) == [True]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "to_date(t)",
+        "cast(t as timestamp_ntz)",
+        "to_timestamp(t, 'yyyy-MM-dd')",
+        "year(to_date(t))",
+        "cast(to_timestamp(t) as string)",
+        "trunc(to_date(t), 'month')",
+        "date_trunc('year', to_timestamp(t))",
+        "cast(split(t, ',') as array<date>)[0]",
+    ],
+)
+def test_a_far_year_is_an_error_of_its_row_and_not_a_wrong_value_or_the_end_of_the_job(text: str) -> None:
+    for far in ("92026-01-02", "+10000-01-01", "202611-02-03"):
+        found = evaluate(parse(text), batch(t=[far, "1970-01-01", None]))
+        assert found.errors.to_pylist() == [True, False, False], text
+        assert found.reason is not None
+        assert found.values.is_valid().to_pylist() == [False, True, False]
+    tried = parse("try_cast(t as date)")
+    assert values(tried, t=["92026-01-02", "-0044-03-15", "0001-01-01"]) == [None, None, date(1, 1, 1)]
+
+
+def test_a_sum_of_times_beyond_the_year_9999_is_an_error_of_its_row() -> None:
+    found = evaluate(col("at") + timedelta(days=10), batch(at=[datetime(9999, 12, 31, tzinfo=UTC), T]))
+    assert found.errors.to_pylist() == [True, False]
+
+
+def test_milliseconds_taken_for_seconds_are_told() -> None:
+    found = evaluate(col("ms").cast("timestamp"), batch(ms=[1_767_225_600_000, 1_767_225_600]))
+    assert found.errors.to_pylist() == [True, False]
+    assert found.reason == "a timestamp outside of the years 0001 to 9999"
+
+
+def test_far_years_of_a_source_are_errors_where_an_expression_looks_at_them() -> None:
+    days, micros = pa.array([2**31 - 1, 0], pa.int32()).cast("date32"), pa.array([2**62, 0]).cast(pa.timestamp("us", "UTC"))
+    for text in ("trunc(d, 'month')", "year(d)", "cast(d as string)", "cast(d as timestamp)", "d > timestamp '1970-01-01'"):
+        assert evaluate(parse(text), batch(d=days)).errors.to_pylist() == [True, False], text
+    for text in ("hour(t)", "date_trunc('month', t)", "t - t", "truncate(t, '1h')", "cast(t as string)"):
+        assert evaluate(parse(text), batch(t=micros)).errors.to_pylist() == [True, False], text
+    assert evaluate(col("d"), batch(d=days)).errors is None
+
+
 def test_time_zones_of_columns_do_not_matter() -> None:
     berlin = pa.array([T]).cast(pa.timestamp("us", tz="Europe/Berlin"))
     assert values(col("t").dt.hour(), t=berlin) == [12]

@@ -2,7 +2,7 @@
 
 1. Fractions are cut towards zero on the way to an integer; decimals are rounded half up to their scale.
 2. Text may have blanks around it; "1.5" is no integer. Text without a zone is UTC.
-3. A number as a timestamp is in seconds since 1970, and back.
+3. A number as a timestamp is in seconds since 1970, and back. No time is outside of the years 0001 to 9999.
 4. Doubles print as Java prints them ("1.0", "1.0E10"), so that every runner writes the same text.
 """
 
@@ -19,7 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.expr.inside import can_cast_inside, cast_inside
-from penstock.expr.rowwise import Evaluated, fit_decimal, fit_integer, masked, slowly, slowly_by_kernel
+from penstock.expr.rowwise import (
+    Evaluated,
+    fit_decimal,
+    fit_integer,
+    masked,
+    slowly,
+    slowly_by_kernel,
+    with_errors,
+    within_calendar,
+)
 from penstock.expr.time_texts import BLANKS, days_of_text, micros_of_text
 from penstock.schema import type_name
 
@@ -75,7 +84,8 @@ def _cast(array: pa.Array, target: pa.DataType, attempt: bool) -> Evaluated:
         array = array.cast(pa.list_(array.type.value_field))
     if can_cast_inside(array.type, target, can_cast) is not None:
         return cast_inside(array, target, functools.partial(cast, attempt=attempt))
-    return _CASTS[_kind(array.type), _kind(target)](array, target)
+    source = within_calendar(Evaluated(array))
+    return with_errors(within_calendar(_CASTS[_kind(array.type), _kind(target)](source.values, target)), [source])
 
 
 def _kind(found: pa.DataType) -> str:

@@ -28,7 +28,7 @@ from penstock.expr.kernels import KERNELS, broadcast
 from penstock.expr.nodes import Column, Node, columns_of
 from penstock.expr.promote import Typed
 from penstock.expr.resolve import resolve
-from penstock.expr.rowwise import Evaluated, either
+from penstock.expr.rowwise import Evaluated, either, with_errors
 from penstock.expr.udf import call_udf
 
 __all__ = ["Evaluated", "Evaluator", "compile", "evaluate", "node_of"]
@@ -163,21 +163,13 @@ def _call(typed: Typed, batch: pa.RecordBatch, kernel: Callable[[Typed, list[Any
     if values and all(isinstance(value, pa.Scalar) for value in values):
         values[0] = broadcast(values[0], batch.num_rows)
     result = kernel(typed, values, batch.num_rows)
-    return _with_errors(result, inputs)
-
-
-def _with_errors(result: Evaluated, inputs: list[Evaluated]) -> Evaluated:
-    errors, reason = result.errors, result.reason
-    for found in inputs:
-        errors = either(found.errors, errors)
-        reason = found.reason or reason
-    return Evaluated(result.values, errors, reason)
+    return with_errors(result, inputs)
 
 
 def _cast(typed: Typed, batch: pa.RecordBatch) -> Evaluated:
     found = _run(typed.args[0], batch)
     result = cast(broadcast(found.values, batch.num_rows), typed.type, attempt=typed.options[0])
-    return _with_errors(result, [found])
+    return with_errors(result, [found])
 
 
 def _logic(typed: Typed, batch: pa.RecordBatch) -> Evaluated:

@@ -25,7 +25,7 @@ from penstock.expr.casts import round_decimal
 from penstock.expr.moments import duration_us
 from penstock.expr.promote import Typed
 from penstock.expr.regex import java_pattern, named_group
-from penstock.expr.rowwise import Evaluated, fit_decimal, fit_integer, masked, slowly
+from penstock.expr.rowwise import Evaluated, fit_decimal, fit_integer, masked, slowly, with_errors, within_calendar
 from penstock.expr.time_formats import time_format
 
 __all__ = ["KERNELS", "broadcast"]
@@ -323,9 +323,19 @@ def _arrow(function: Callable[..., Any], *names: str) -> Kernel:
     return kernel
 
 
+def _of_times(kernel: Kernel) -> Kernel:
+    """A kernel that takes or makes times: of which none is outside of the calendar, also not one that a source brought."""
+
+    def checked(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+        inputs = [within_calendar(Evaluated(arg)) if isinstance(arg, pa.Array) else Evaluated(arg) for arg in args]
+        return with_errors(within_calendar(kernel(typed, [found.values for found in inputs], rows)), inputs)
+
+    return checked
+
+
 KERNELS: dict[str, Kernel] = {
-    "add": _checked("add", operator.add),
-    "subtract": _checked("subtract", operator.sub),
+    "add": _of_times(_checked("add", operator.add)),
+    "subtract": _of_times(_checked("subtract", operator.sub)),
     "multiply": _checked("multiply", operator.mul),
     "divide": _divide,
     "div": _div,
@@ -351,15 +361,15 @@ KERNELS: dict[str, Kernel] = {
     "replace": _replace,
     "extract": _extract,
     "split": _split,
-    "truncate": _truncate,
-    **{part: _arrow(getattr(pc, part)) for part in ("year", "month", "day", "hour", "minute", "second")},
+    "truncate": _of_times(_truncate),
+    **{part: _of_times(_arrow(getattr(pc, part))) for part in ("year", "month", "day", "hour", "minute", "second")},
     "struct": _struct,
     "field": _field,
     "get": _get,
     "element_at": _element_at,
     "try_element_at": _element_at,
-    "date_trunc": _floor,
-    "trunc": _floor,
-    "to_date": _by_format,
-    "to_timestamp": _by_format,
+    "date_trunc": _of_times(_floor),
+    "trunc": _of_times(_floor),
+    "to_date": _of_times(_by_format),
+    "to_timestamp": _of_times(_by_format),
 }

@@ -6,6 +6,8 @@ row is bad, and, if that fails, `slowly`, which computes row by row in Python an
 
 1. A bad row has null in `values` and True in `errors`. Other rows are what they would have been without it.
 2. `errors` is None when no row is bad, which is nearly always; it never holds nulls.
+3. A date or a timestamp outside of the years 0001 to 9999 is bad, whatever made it: Python has no object for it, Arrow's functions
+   of the calendar wrap around somewhere beyond, and most of them are milliseconds that were taken for seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +20,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Evaluated", "either", "fit_decimal", "fit_integer", "masked", "slowly", "slowly_by_kernel"]
+from penstock.schema import type_name
+
+__all__ = [
+    "Evaluated",
+    "either",
+    "fit_decimal",
+    "fit_integer",
+    "masked",
+    "slowly",
+    "slowly_by_kernel",
+    "with_errors",
+    "within_calendar",
+]
+
+
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31
+_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 
 
 @dataclass(frozen=True)
@@ -43,6 +61,34 @@ def masked(values: pa.Array, bad: pa.Array, reason: str) -> Evaluated:
     if not pc.any(bad).as_py():
         return Evaluated(values)
     return Evaluated(pc.if_else(bad, pa.scalar(None, values.type), values), bad, reason)
+
+
+def with_errors(result: Evaluated, inputs: Sequence[Evaluated]) -> Evaluated:
+    """`result`, bad also where an input was."""
+    errors, reason = result.errors, result.reason
+    for found in inputs:
+        errors = either(found.errors, errors)
+        reason = found.reason or reason
+    return Evaluated(result.values, errors, reason)
+
+
+def within_calendar(found: Evaluated) -> Evaluated:
+    """`found`, bad where it is a date or a timestamp outside of the years 0001 to 9999."""
+    kind = found.values.type
+    if pa.types.is_date32(kind):
+        numbers, day = found.values.view(pa.int32()), 1
+    elif pa.types.is_date64(kind):
+        numbers, day = found.values.view(pa.int64()), _A_DAY["ms"]
+    elif pa.types.is_timestamp(kind) and kind.unit in _A_DAY:  # nanoseconds end in the year 2262
+        numbers, day = found.values.view(pa.int64()), _A_DAY[kind.unit]
+    else:
+        return found
+    first, last = _FIRST_DAY * day, (_LAST_DAY + 1) * day - 1
+    bounds = pc.min_max(numbers)
+    if not bounds["min"].is_valid or (bounds["min"].as_py() >= first and bounds["max"].as_py() <= last):
+        return found
+    beyond = pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
+    return with_errors(masked(found.values, beyond, f"a {type_name(kind)} outside of the years 0001 to 9999"), [found])
 
 
 def slowly(function: Callable[..., Any], args: Sequence[Any], found: pa.DataType, rows: int, reason: str) -> Evaluated:
