@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import logging
 import os
@@ -340,3 +341,75 @@ def test_output_that_does_not_fit_its_disk_is_not_half_visible(small_disk: Path,
     with pytest.raises(JobError, match="No space left on device"):
         p.run(pen.Local(storage=str(tmp_path / "storage"), restarts=1, backoff="10ms"))
     assert committed(out) == []
+
+
+@pen.udf
+def _day(d: datetime.date) -> str:
+    return str(d)
+
+
+class _Days(pen.ProcessFunction):
+    def on_row(self, row: Any, ctx: Any) -> Any:
+        return {"x": str(row.d)}
+
+
+class _Latest(pen.Aggregate):
+    def create(self) -> str:
+        return ""
+
+    def add(self, acc: str, d: datetime.date) -> str:
+        return max(acc, str(d))
+
+    def merge(self, acc: str, other: str) -> str:
+        return max(acc, other)
+
+    def result(self, acc: str) -> str:
+        return acc
+
+
+async def awaited(row: Any) -> dict[str, str]:
+    return {"x": str(row.d)}
+
+
+FAR = pa.table({"k": ["a", "b", "c"], "d": pa.array([20_000, 33_603_700, 1], pa.int32()).cast(pa.date32())})
+"""Of a source that has years which Python has not: the day in the middle is in the year 93973."""
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda s: s.map(lambda row: {"x": str(row.d)}, schema="x string"),
+        lambda s: s.filter(lambda row: row.d is not None),
+        lambda s: s.map_async(awaited, schema="x string"),
+        lambda s: s.select(x=_day(pen.col("d"))),
+        lambda s: s.key_by("k").process(_Days(), schema="x string", name="days"),
+        lambda s: s.key_by("k").reduce(lambda a, b: b, name="newest"),
+        lambda s: s.key_by("k").aggregate(x=_Latest()(pen.col("d")), name="latest"),
+    ],
+    ids=["map", "filter", "map_async", "udf", "process", "reduce", "aggregate"],
+)
+def test_a_year_that_python_does_not_have_in_a_table_is_a_bad_row_of_each_function(step: Any) -> None:
+    out, dead = sinks.memory("far"), sinks.memory("far-dead")
+    p = pen.Pipeline("far", on_error="dead-letter")
+    step(p.read(sources.memory(FAR, schema=FAR.schema))).write(out)
+    p.dead_letters.write(dead)
+    p.run(pen.Local())
+    assert len(out.rows()) == 2
+    (letter,) = dead.rows()
+    assert "a time outside of the years 0001 to 9999, which Python does not have" in letter["error"]
+    assert "93973" in letter["record"]
+
+
+def test_a_year_that_python_does_not_have_is_written_as_it_is(tmp_path: Path) -> None:
+    times = pa.array([2**61, None, 0]).cast(pa.timestamp("us", "UTC"))
+    table = FAR.append_column("t", times).append_column("r", pa.StructArray.from_arrays([times], names=["t"]))
+    out = sinks.memory("far-kept")
+    p = pen.Pipeline("far")
+    rows = p.read(sources.memory(table, schema=table.schema))
+    rows.write(out)
+    rows.write(sinks.files(tmp_path, format="json", name="texts"))
+    p.run(pen.Local())
+    assert [row["d"] for row in out.rows()] == [datetime.date(2024, 10, 4), "93973-10-22", datetime.date(1970, 1, 2)]
+    assert out.rows()[0]["r"] == {"t": "75039-04-04T19:00:13.693952+00:00"}
+    assert [row["d"] for row in committed(tmp_path)] == ["2024-10-04", "93973-10-22", "1970-01-02"]
+    assert out.table().column("d").cast(pa.int32()).to_pylist() == [20_000, 33_603_700, 1]

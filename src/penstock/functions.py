@@ -26,7 +26,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,8 @@ from penstock.errors import Fix, PlanError, RowError
 from penstock.exact import exactly_batch
 from penstock.row import Row, row_of
 from penstock.schema import (
+    far_error,
+    far_rows,
     is_optional,
     is_record_class,
     no_such_column,
@@ -54,6 +56,7 @@ __all__ = [
     "Failed",
     "Row",
     "RowFunction",
+    "arguments_of",
     "decoder_for",
     "encoder_for",
     "fields_of",
@@ -124,7 +127,7 @@ class RowFunction:
 
     def apply(self, batch: pa.RecordBatch, attempts: int = 1) -> Applied:
         """Run the function over the rows of `batch`; where it raises, up to `attempts` times."""
-        values = self.decoder([to_values(batch.column(name)) for name in self.columns], batch.num_rows)
+        values = arguments_of(self, batch)
         origin, results, errors = self._call(values, batch.num_rows, attempts)
         if self.kind == "filter":
             rows = batch.select(self.output.names).take(pa.array(origin, pa.int64()))
@@ -133,7 +136,7 @@ class RowFunction:
 
     def arguments(self, batch: pa.RecordBatch) -> list[tuple[Any, Exception | None]]:
         """For each row what the function is to get, or why that cannot be made."""
-        values = self.decoder([to_values(batch.column(name)) for name in self.columns], batch.num_rows)
+        values = arguments_of(self, batch)
         return [(None, value.error) if type(value) is Failed else (value, None) for value in values]
 
     def fit(self, origin: Origin, results: list[Any], errors: Errors) -> Applied:
@@ -313,11 +316,33 @@ def shown_type(annotation: Any) -> str:
 # From columns to what the function gets
 
 
+class Reading(Protocol):
+    """A function, as far as it is known what it reads."""
+
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+
+    @property
+    def decoder(self) -> Decoder: ...
+
+
 class Failed:
     """Stands for an argument that could not be made: the call raises this error instead."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+def arguments_of(function: Reading, batch: pa.RecordBatch) -> Iterable[Any]:
+    """The argument of each call; `Failed` for a row with a time that Python does not have."""
+    columns = [batch.column(name) for name in function.columns]
+    try:
+        return function.decoder([to_values(column) for column in columns], batch.num_rows)
+    except (OverflowError, ValueError):
+        far = {row: name for name, column in zip(function.columns, columns) for row in far_rows(column)}
+        rest = pa.array([row for row in range(batch.num_rows) if row not in far], pa.int64())
+        made = iter(function.decoder([to_values(column.take(rest)) for column in columns], len(rest)))
+        return (Failed(far_error(far[row])) if row in far else next(made) for row in range(batch.num_rows))
 
 
 def decoder_for(name: str, annotation: Any, schema: pa.Schema) -> tuple[tuple[str, ...], Decoder]:

@@ -33,6 +33,8 @@ from penstock.errors import Fix, PlanError, RowError
 __all__ = [
     "HIDDEN",
     "column_name",
+    "far_error",
+    "far_rows",
     "field_text",
     "is_hidden",
     "is_optional",
@@ -41,8 +43,10 @@ __all__ = [
     "no_such_column",
     "record_hints",
     "schema_text",
+    "shown",
     "to_array",
     "to_field",
+    "to_rows",
     "to_schema",
     "to_type",
     "to_values",
@@ -507,6 +511,49 @@ def _records_with_dicts(fields: list[tuple[str, Callable[[list[Any]], list[Any]]
         for record, value in zip(present, inner([record[name] for record in present])):
             record[name] = value
     return records
+
+
+def far_rows(column: pa.Array) -> list[int]:
+    """The rows with a time outside of the years 0001 to 9999, also deep inside: a source may have them, and Python has not."""
+    try:
+        to_values(column)
+    except (OverflowError, ValueError):
+        half = len(column) // 2
+        if not half:
+            return [0]
+        return [*far_rows(column.slice(0, half)), *(half + row for row in far_rows(column.slice(half)))]
+    return []
+
+
+def far_error(name: str) -> RowError:
+    """Why there are no Python values for such a row."""
+    return RowError(f"{name}: a time outside of the years 0001 to 9999, which Python does not have")
+
+
+def to_rows(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """`to_pylist` for people and texts: a time that Python does not have is its text, as '92026-01-02'."""
+    try:
+        rows: list[dict[str, Any]] = table.to_pylist()
+        return rows
+    except (OverflowError, ValueError):
+        columns = [list(map(shown, column)) for column in table.columns]
+        return [dict(zip(table.schema.names, values)) for values in zip(*columns)]
+
+
+def shown(value: pa.Scalar) -> Any:
+    """A value for people: a time that Python does not have is its text."""
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        kind = value.type
+    if pa.types.is_struct(kind):
+        return {name: shown(item) for name, item in value.items()}
+    if pa.types.is_map(kind):
+        return [(shown(entry["key"]), shown(entry["value"])) for entry in value.values]
+    if pa.types.is_nested(kind):
+        return list(map(shown, value.values))
+    unit: Any = "D" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else kind.unit
+    return f"{np.datetime64(value.value, unit)}{'+00:00' if pa.types.is_timestamp(kind) and kind.tz else ''}"
 
 
 def _accepted(found: pa.DataType) -> tuple[type, ...]:

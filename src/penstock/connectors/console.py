@@ -17,6 +17,7 @@ from penstock.connectors.connector import Committer, Sink, SinkContext, Writer
 from penstock.connectors.staged import StagedCommitter, StagedWriter
 from penstock.errors import ConfigError
 from penstock.names import check_name
+from penstock.schema import to_rows
 
 __all__ = ["ConsoleSink", "console"]
 
@@ -59,10 +60,10 @@ class _ConsoleCommitter(StagedCommitter):
         for batch in rows:
             total += batch.num_rows
             if newest:
-                shown += batch.slice(max(0, batch.num_rows - self._rows_shown)).to_pylist()
+                shown += to_rows(batch.slice(max(0, batch.num_rows - self._rows_shown)))
                 del shown[: -self._rows_shown]
             else:
-                shown += batch.slice(0, self._rows_shown - len(shown)).to_pylist()
+                shown += to_rows(batch.slice(0, self._rows_shown - len(shown)))
         table = Table(title=f"{self.context.name}, epoch {epoch}", title_justify="left")
         for name in self.context.schema.names:
             table.add_column(name, overflow="fold")

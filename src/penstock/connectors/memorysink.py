@@ -22,6 +22,7 @@ import pyarrow as pa
 from penstock.connectors.connector import Committer, Sink, SinkContext, Writer
 from penstock.connectors.staged import StagedCommitter, StagedWriter
 from penstock.names import check_name
+from penstock.schema import to_rows
 
 __all__ = ["MemorySink", "memory"]
 
@@ -76,7 +77,7 @@ class MemorySink(Sink):
     def rows(self) -> list[dict[str, Any]]:
         """What was committed so far, as dicts."""
         table = self.table()
-        return [] if table is None else table.to_pylist()
+        return [] if table is None else to_rows(table)
 
     def clear(self) -> None:
         """Forget everything under this name."""
@@ -121,9 +122,9 @@ class _MemoryCommitter(StagedCommitter):
 def _newest(table: pa.Table, keys: tuple[str, ...], change: str | None) -> pa.Table:
     """The last row of each key that was not deleted, in the order in which the keys first came."""
     last: dict[tuple[Any, ...], int] = {}
-    columns = [table.column(name).to_pylist() for name in keys]
+    named = [tuple(row.values()) for row in to_rows(table.select(keys))] if keys else repeat((), table.num_rows)
     changes = table.column(change).to_pylist() if change else repeat(1)
-    for row, (key, sign) in enumerate(zip(zip(*columns) if columns else repeat((), table.num_rows), changes)):
+    for row, (key, sign) in enumerate(zip(named, changes)):
         if sign < 0:
             last.pop(key, None)
         else:
@@ -137,7 +138,7 @@ def _remaining(table: pa.Table, change: str) -> pa.Table:
     rows = table.drop_columns([change])
     places: dict[str, list[int]] = {}
     net: Counter[str] = Counter()
-    for number, (row, sign) in enumerate(zip(rows.to_pylist(), table.column(change).to_pylist())):
+    for number, (row, sign) in enumerate(zip(to_rows(rows), table.column(change).to_pylist())):
         key = repr(row)
         net[key] += sign
         if sign > 0:

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from penstock.connectors.durable import Hashed
 from penstock.connectors.jsonmaps import has_map
 from penstock.errors import ConfigError, Fix
+from penstock.schema import to_rows
 
 __all__ = ["FORMATS", "RowFile", "Written", "open_row_file"]
 
@@ -105,7 +106,7 @@ class _Json(RowFile):
         self._has_maps = any(map(has_map, schema.types))
 
     def _write(self, batch: pa.RecordBatch) -> None:
-        rows = batch.to_pylist()
+        rows = to_rows(batch)
         if self._has_maps:
             rows = [{f.name: _with_objects(row[f.name], f.type) for f in self._schema} for row in rows]
         try:

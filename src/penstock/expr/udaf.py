@@ -43,7 +43,7 @@ from penstock.expr.segments import Ints, Segments, take_rows
 from penstock.expr.slots import Rows, Slots
 from penstock.expr.udf import HINTS, has_records
 from penstock.functions import instance_maker, plain_value
-from penstock.schema import to_array, to_field, to_type, to_values, type_name
+from penstock.schema import far_error, far_rows, to_array, to_field, to_type, to_values, type_name
 from penstock.tracebacks import told
 
 __all__ = ["AggregateFailed", "BadRows", "UserAggregate", "UserSlots"]
@@ -266,7 +266,12 @@ class UserSlots(Slots):
         segments = rows.segments
         for values, field in zip(rows.inputs, self._call.parameters, strict=True):
             segments = segments.known(values) if field is not None and not field.nullable else segments
-        columns = self._call.arguments([take_rows(values, segments) for values in rows.inputs])
+        taken = [take_rows(values, segments) for values in rows.inputs]
+        try:
+            columns = self._call.arguments(taken)
+        except (OverflowError, ValueError):
+            far = sorted({row for values in taken for row in far_rows(values)})
+            raise BadRows(segments.order[np.array(far)], [str(far_error(self._call.name))] * len(far)) from None
         signs = None if rows.signs is None else rows.signs[segments.order].tolist()
         found, bad = [], []
         reasons: list[str] = []

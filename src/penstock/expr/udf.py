@@ -17,14 +17,16 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import Fix, PlanError, RowError
 from penstock.expr.nodes import Udf
 from penstock.expr.promote import Typed
-from penstock.expr.rowwise import Evaluated, masked
+from penstock.expr.rowwise import Evaluated, masked, with_errors
 from penstock.functions import instance_maker, plain_value
-from penstock.schema import to_array, to_field, to_type, to_values
+from penstock.schema import far_error, far_rows, to_array, to_field, to_type, to_values
 from penstock.tracebacks import told
 
 __all__ = ["HINTS", "call_udf", "has_records", "udf_node"]
@@ -78,7 +80,10 @@ def call_udf(typed: Typed, args: list[Any], rows: int) -> Evaluated:
 
 
 def _by_value(node: Udf, args: list[Any], rows: int) -> Evaluated:
-    columns = [to_values(arg) if isinstance(arg, pa.Array) else [arg.as_py()] * rows for arg in args]
+    try:
+        columns = [to_values(arg) if isinstance(arg, pa.Array) else [arg.as_py()] * rows for arg in args]
+    except (OverflowError, ValueError):
+        return _without_far_rows(node, args, rows)
     strict = [index for index, field in enumerate(node.parameters) if field is not None and not field.nullable]
     values: list[Any] = [None] * rows
     bad = [False] * rows
@@ -98,6 +103,21 @@ def _by_value(node: Udf, args: list[Any], rows: int) -> Evaluated:
         except Exception as error:  # Whatever a user's function raises is an error of its row.
             bad[index], first = True, first or error
     return _fitted(node, values, bad, skipped, first)
+
+
+def _without_far_rows(node: Udf, args: list[Any], rows: int) -> Evaluated:
+    """Some rows have a time that Python does not have: they are bad, and the others are computed without them."""
+    far = {row for arg in args if isinstance(arg, pa.Array) for row in far_rows(arg)}
+    bad = pa.array([row in far for row in range(rows)])
+    rest = pc.indices_nonzero(pc.invert(bad))
+    found = _by_value(node, [arg.take(rest) if isinstance(arg, pa.Array) else arg for arg in args], len(rest))
+    places = pc.if_else(bad, pa.scalar(None, pa.int64()), pa.array(np.cumsum(~np.asarray(bad)) - 1, pa.int64()))
+    spread = Evaluated(
+        found.values.take(places),
+        None if found.errors is None else pc.fill_null(found.errors.take(places), False),
+        found.reason,
+    )
+    return with_errors(spread, [Evaluated(None, bad, str(far_error(f"{node.name}()")))])
 
 
 def has_records(kind: pa.DataType) -> bool:

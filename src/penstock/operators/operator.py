@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import Fix, RowError, readable
+from penstock.schema import shown
 from penstock.tracebacks import Told, blame
 
 MAIN, LATE, DEAD = "main", "late", "dead"
@@ -158,14 +159,6 @@ class Errors:
             "event_time": times or [None] * count,
         }
         return pa.RecordBatch.from_pydict(columns, schema=self._schema)
-
-
-def shown(value: pa.Scalar) -> Any:
-    """A value for people. Python has no times after the year 9999, and milliseconds taken for seconds are there."""
-    try:
-        return value.as_py()
-    except (OverflowError, ValueError):
-        return repr(value)
 
 
 def keep(batch: pa.RecordBatch, mask: np.ndarray[Any, Any]) -> pa.RecordBatch:

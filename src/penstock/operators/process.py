@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from penstock.errors import FunctionError, RowError
 from penstock.exact import exactly
-from penstock.functions import Failed
+from penstock.functions import Failed, arguments_of
 from penstock.operators.groups import group_rows
 from penstock.operators.named_timers import NamedTimers
 from penstock.operators.operator import DEAD, LATE, MAIN, TIME_COLUMN, Errors, Operator, Origin, Out, keep
@@ -32,7 +32,6 @@ from penstock.operators.rowbuffer import BUCKET, Keys, Places, RowBuffer
 from penstock.operators.values import ValueStore
 from penstock.processing import states
 from penstock.processing.function import Callback, Spec, Timer, to_moment
-from penstock.schema import to_values
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.tracebacks import told
 from penstock.windows import TIME_MAX
@@ -59,8 +58,7 @@ class _Work:
 
     def arguments(self) -> Iterator[Any]:
         """The row of each call; made anew each time this is asked."""
-        columns = [to_values(self.batch.column(name)) for name in self.input.callback.columns]
-        return iter(self.input.callback.decoder(columns, self.batch.num_rows))
+        return iter(arguments_of(self.input.callback, self.batch))
 
 
 def _apart(name: str, state: states.State, tables: Mapping[str, Any]) -> ValueStore | None:

@@ -14,7 +14,7 @@ from penstock.exact import exactly, exactly_batch
 from penstock.folding import ReduceFunction
 from penstock.operators.aggregate import TIME_TYPE, WINDOW_COLUMN, with_window
 from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Errors, Operator, Origin, Out, keep
-from penstock.schema import to_array, to_values
+from penstock.schema import far_error, far_rows, to_array, to_rows, to_values
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.table import KeyedTable
 from penstock.state.timers import TimerTable
@@ -97,11 +97,15 @@ class Reduce(Operator):
         folded: dict[int, dict[str, Any]] = {}
         fresh: list[int] = []
         bad: list[tuple[int, Exception]] = []
-        identities = list(zip(*(column.to_pylist() for column in keys.columns))) if keys.num_columns else [()] * batch.num_rows
-        begins = dict(zip(reversed(identities), range(len(identities) - 1, -1, -1))).values()
-        seen = [number for number in begins if found[number]]
+        identities = [tuple(key.values()) for key in to_rows(keys)] if keys.num_columns else [()] * batch.num_rows
+        rows, far = self._python_rows(batch)
+        bad += [(row, far_error(name)) for row, name in far.items()]
+        begins = {identities[number]: number for number in reversed(range(batch.num_rows)) if number not in far}
+        seen = [number for number in begins.values() if found[number]]
         known = dict(zip(seen, self._from_rows(values.take(pa.array(seen, pa.int64())))))
-        for number, (identity, row) in enumerate(zip(identities, self._from_rows(batch))):
+        for number, (identity, row) in enumerate(zip(identities, rows)):
+            if number in far:
+                continue
             slot = first.setdefault(identity, number)
             old = folded.get(slot) or (known.get(number) if slot == number else None)
             try:
@@ -121,6 +125,18 @@ class Reduce(Operator):
     def _from_rows(self, rows: pa.RecordBatch) -> list[dict[str, Any]]:
         names = self._rows.names
         return [dict(zip(names, row)) for row in zip(*(to_values(rows.column(name)) for name in names))]
+
+    def _python_rows(self, batch: pa.RecordBatch) -> tuple[list[dict[str, Any]], dict[int, str]]:
+        """The rows as dicts, and those that have a time that Python does not have, with its column; in their place is nothing."""
+        try:
+            return self._from_rows(batch), {}
+        except (OverflowError, ValueError):
+            far = {row: name for name in self._rows.names for row in far_rows(batch.column(name))}
+        rest = [row for row in range(batch.num_rows) if row not in far]
+        rows: list[dict[str, Any]] = [{}] * batch.num_rows
+        for number, row in zip(rest, self._from_rows(batch.take(pa.array(rest, pa.int64())))):
+            rows[number] = row
+        return rows, far
 
     def _to_rows(self, folded: Iterable[dict[str, Any]]) -> pa.RecordBatch:
         """Folded rows as a batch; a `RowError` where one does not fit."""
