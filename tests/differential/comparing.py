@@ -76,6 +76,9 @@ def spark_answers(spark: Any, samples: list[Sample]) -> list[Outcome | str]:
     """What Spark says of the rows of several forms, in one job; a text where it refuses the form."""
     from pyspark.sql import functions as F
 
+    # What stands twice in an expression, as the value of `between` does, would be computed before it, where an error is not caught.
+    spark.conf.set("spark.sql.subexpressionElimination.enabled", "false")
+    spark.conf.set("spark.sql.alwaysInlineCommonExpr", "true")
     rows = max(len(each.columns[0]) for each in samples)
     arrays, names, cast = [], [], []
     for each in samples:
@@ -140,7 +143,10 @@ def _attempt(spark: Any, text: str) -> Any:
     from pyspark.sql.classic.column import Column
 
     java = spark._jvm.org.apache.spark.sql
-    inner = java.classic.ExpressionUtils.expression(F.expr(f"named_struct('v', {text})")._jc)
+    value = java.classic.ExpressionUtils.expression(F.expr(text)._jc)
+    # Arrow refuses a struct that is null where its field never is.
+    nullable = Column(java.classic.ExpressionUtils.column(java.catalyst.expressions.KnownNullable(value)))
+    inner = java.classic.ExpressionUtils.expression(F.struct(nullable.alias("v"))._jc)
     return Column(java.classic.ExpressionUtils.column(java.catalyst.expressions.TryEval(inner)))
 
 

@@ -165,6 +165,15 @@ def _comparisons() -> Iterator[Form]:
 
 
 def _logic() -> Iterator[Form]:
+    for kind in ("float", "double"):
+        yield Form("In", "{0} in (0)", (kind,))
+        yield Form("In", "{0} in (0, 1, null)", (kind,))
+    for text in ("{0} between 3 and 10 div {1}", "{0} between 10 div {1} and 3", "{0} not between 3 and 10 div {1}"):
+        yield Form("Between", text, ("bigint:some", "bigint:some"))
+    for text in ("{0} = 10 div {1}", "10 div {1} < {0}", "{0} in (10 div {1}, 1)", "{0} + 10 div {1}", "(10 div {1}) % {0}"):
+        yield Form("IntDiv", text, ("bigint:some", "bigint:some"))
+    yield Form("Bracket", "{0}[cast(10 div {1} as int)]", ("array<int>", "bigint:some"))
+    yield Form("element_at", "element_at({0}, cast(10 div {1} as int))", ("array<int>", "bigint:some"))
     yield Form("And", "{0} and {1}", ("boolean", "boolean"))
     yield Form("Or", "{0} or {1}", ("boolean", "boolean"))
     yield Form("And", "{0} <> 0 and 10 / {0} > 1", ("int:some",))

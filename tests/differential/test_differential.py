@@ -16,6 +16,7 @@ import pytest
 
 from differential.aggregates import aggregates, compared
 from differential.comparing import CHUNK, Sample, difference, plainly_refused, sample, spark_answers
+from differential.compositions import compositions
 from differential.forms import ORDERED, Form, casts, expressions
 from differential.intended import INTENDED
 from penstock.expr.sql import SYNTAX
@@ -67,6 +68,19 @@ def test_every_form_means_what_it_means_in_spark(spark: Any) -> None:
     samples = [sample(form, ROWS, ERRORS, SEED) for form in forms_of_this_run()]
     few = [str(each.form) for each in samples if len(each.columns[0]) < ROWS]
     assert few == [], "too few of their rows have a value"
+    found = []
+    for start in range(0, len(samples), CHUNK):
+        chunk = samples[start : start + CHUNK]
+        answers = spark_answers(spark, chunk)
+        found += [difference(each.form, each, answer) for each, answer in zip(chunk, answers, strict=True)]
+    unexplained = [text for text in found if text is not None]
+    assert unexplained == [], "\n" + "\n".join(unexplained)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_random_compositions_mean_what_they_mean_in_spark(spark: Any) -> None:
+    samples = [sample(form, 150, ERRORS, SEED) for form in compositions(600 if FULL else 90, SEED)]
     found = []
     for start in range(0, len(samples), CHUNK):
         chunk = samples[start : start + CHUNK]

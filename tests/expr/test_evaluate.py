@@ -101,6 +101,39 @@ def test_errors_count_only_where_the_value_is_needed() -> None:
     assert bad((1 / col("n")).is_null(), n=[1, 0]) == ([False, None], [1])
 
 
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("x = 10 div y", [None, False, None]),
+        ("x < 10 / y", [None, True, None]),
+        ("x + 10 div y", [None, 7, None]),
+        ("(10 div y) % x", [None, 1, None]),
+        ("xs[cast(10 div y as int)]", [None, 6, None]),
+        ("x in (10 div y, 2)", [None, True, None]),
+        ("x between 1 and 10 div y", [None, True, None]),
+    ],
+)
+def test_an_error_of_the_right_side_does_not_count_where_the_left_is_null(text: str, result: list[Any]) -> None:
+    xs = pa.array([None, [1, 2, 3, 4, 5, 6], None], pa.list_(pa.int64()))
+    found = evaluate(parse(text), batch(x=[None, 2, None], y=[0, 2, 1], xs=xs))
+    assert found.errors is None
+    assert found.values.to_pylist() == result
+    found = evaluate(parse(text), batch(x=[2], y=[0], xs=pa.array([[1]])))
+    assert found.errors.to_pylist() == [True], text
+
+
+def test_an_error_of_the_upper_bound_counts_only_where_the_value_is_not_below_the_lower_one() -> None:
+    found = evaluate(parse("x between 3 and 10 div y"), batch(x=[2, 3], y=[0, 0]))
+    assert found.errors.to_pylist() == [False, True]
+    assert found.values.to_pylist() == [False, None]
+
+
+def test_both_zeros_are_in_a_list_of_one() -> None:
+    assert values(col("x").is_in([0, 1]), x=[-0.0, 0.0, 1.0, math.nan, None]) == [True, True, True, False, None]
+    assert values(col("x").is_in([-0.0, math.nan]), x=[0.0, math.nan]) == [True, True]
+    assert values(col("x").is_in([0]), x=pa.array([-0.0], pa.float32())) == [True]
+
+
 def test_null_tests_and_choices() -> None:
     assert values(col("a").is_null(), a=[1, None]) == [False, True]
     assert values(col("a").is_not_null(), a=[1, None]) == [True, False]

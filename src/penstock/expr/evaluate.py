@@ -7,6 +7,8 @@ count only where the value is needed:
 1. `a and b`: errors of b do not count where a is false; `a or b`: not where a is true.
 2. A branch of `when` counts only in the rows that take it, a condition only in the rows that get to it.
 3. `coalesce` looks at its next argument only where those before are null.
+4. Of arithmetic, comparisons and `[]` the right side counts only where the left one is not null, of divisions the left side only
+   where the right one is not. `between` looks at its upper bound only where the value is not below the lower one.
 
 So `when(col("n") != 0, 10 / col("n"))` has no bad rows.
 """
@@ -32,6 +34,12 @@ from penstock.expr.rowwise import Evaluated, either, with_errors
 from penstock.expr.udf import call_udf
 
 __all__ = ["Evaluated", "Evaluator", "compile", "evaluate", "node_of"]
+
+_LEFT_FIRST = {
+    *("add", "subtract", "multiply", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal"),
+    *("get", "element_at", "try_element_at"),
+}
+_RIGHT_FIRST = {"divide", "div", "modulo"}
 
 Compiled = Callable[[pa.RecordBatch], Evaluated]
 
@@ -163,7 +171,33 @@ def _call(typed: Typed, batch: pa.RecordBatch, kernel: Callable[[Typed, list[Any
     if values and all(isinstance(value, pa.Scalar) for value in values):
         values[0] = broadcast(values[0], batch.num_rows)
     result = kernel(typed, values, batch.num_rows)
-    return with_errors(result, inputs)
+    return with_errors(result, _needed(typed, inputs, batch.num_rows))
+
+
+def _needed(typed: Typed, inputs: list[Evaluated], rows: int) -> list[Evaluated]:
+    """The inputs of a function with those of their errors that count."""
+    if all(found.errors is None for found in inputs) or typed.function not in (*_LEFT_FIRST, *_RIGHT_FIRST, "between"):
+        return inputs
+    if any(map(_is_null, typed.args)):
+        return []
+    first, *rest = inputs[::-1] if typed.function in _RIGHT_FIRST else inputs
+    known = pc.is_valid(broadcast(first.values, rows))
+    rest = [_where(found, known) for found in rest]
+    if typed.function == "between":
+        low, high = rest
+        below = pc.less(broadcast(first.values, rows), broadcast(inputs[1].values, rows))
+        rest = [low, _where(high, pc.invert(pc.fill_null(below, False)))]
+    return [first, *rest]
+
+
+def _where(found: Evaluated, counts: pa.Array) -> Evaluated:
+    """The value without the errors of the other rows."""
+    return found if found.errors is None else Evaluated(found.values, pc.and_(found.errors, counts), found.reason)
+
+
+def _is_null(typed: Typed) -> bool:
+    """Whether it was written as null, at which nothing else is looked at."""
+    return (typed.is_literal and typed.options[0] is None) or (typed.function == "cast" and _is_null(typed.args[0]))
 
 
 def _cast(typed: Typed, batch: pa.RecordBatch) -> Evaluated:

@@ -183,6 +183,8 @@ def _same(typed: Typed, args: list[Any], rows: int) -> Evaluated:
 def _is_in(typed: Typed, args: list[Any], rows: int) -> Evaluated:
     value = broadcast(args[0], rows)
     known = [arg for arg in args[1:] if arg.is_valid]
+    if pa.types.is_floating(value.type):  # of which two are zero
+        value, known = pc.add(value, 0.0).cast(value.type), [pc.add(arg, 0.0) for arg in known]
     found = pc.is_in(value, value_set=pa.array([arg.as_py() for arg in known], value.type))
     # "x in (1, null)" is unknown, not false, where x is not 1.
     unknown = pc.is_null(value) if len(known) == len(args) - 1 else pc.invert(found)
