@@ -284,6 +284,8 @@ def _texts() -> Iterator[Form]:
         intent = "end of a text" if "$" in pattern else None
         yield Form("regexp_extract", f"regexp_extract({{0}}, {pattern})", ("string",), intent=intent)
         yield Form("regexp_extract", f"regexp_extract({{0}}, {pattern}, 0)", ("string",), intent=intent)
+    for pattern in (r"[\S]+", r"\Q.\E.", r"(\Qa.\E)?b", r"[^\s]", r"[\[a\]]+", "(?s)a.b", "(?m)^b"):
+        yield Form("regexp_extract", f"regexp_extract({{0}}, r'{pattern}', 0)", ("string",))
     yield Form("regexp_extract", r"regexp_extract({0}, '(\\w)(\\d)', 2)", ("string",))
     yield Form("regexp_extract", "regexp_extract({0}, '(a)|(b)', 2)", ("string",))
     yield Form("regexp_extract", "regexp_extract({0}, '(?<x>a)(b)?', 2)", ("string",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import PlanError
 from penstock.expr import (
     Expr,
     coalesce,
@@ -415,3 +417,27 @@ def test_splitting_a_batch_does_not_change_the_result(rows: list[tuple[Any, Any]
         return list(zip(found.values.to_pylist(), errors, strict=True))
 
     assert run(whole) == run(whole.slice(0, cut)) + run(whole.slice(cut))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("[a-z&&[^b]]", "'&&' inside of brackets"),
+        ("[[:alpha:]]", "'[' inside of brackets"),
+        ("[a[bc]]", "'[' inside of brackets"),
+        (r"\v", "not read here as Java reads it"),
+        (r"[\v]", "not read here as Java reads it"),
+        (r"\0101", "not read here as Java reads it"),
+        ("(?U)a", "its flags can be i and m"),
+        ("a(?s).", "its flags can be i and m"),
+    ],
+)
+def test_a_pattern_that_java_reads_otherwise_is_refused(pattern: str, found: str) -> None:
+    for text in (f"regexp_extract(s, r'({pattern})')", f"split(s, r'{pattern}')"):
+        with pytest.raises(PlanError, match=re.escape(found)):
+            compile(parse(text), pa.schema({"s": pa.string()}))
+
+
+def test_what_is_quoted_in_a_pattern_is_a_text() -> None:
+    assert values(col("s").str.extract(r"(\Q.(\E.)"), s=["a.(b", "a.(\n", "xx"]) == [".(b", "", ""]
+    assert values(col("s").str.extract(r"([\S]+)"), s=["\x0bx y"]) == ["x"]

@@ -18,27 +18,49 @@ from penstock.errors import Fix, PlanError
 
 __all__ = ["java_pattern", "named_group", "splitting"]
 
-# An escape, a character class, or the opening of a group with what makes it special.
-_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\]|\((?:\?P?<\w+>|\?)?", re.DOTALL)
+# A text that is quoted, an escape, a character class, or the opening of a group with what makes it special.
+_PIECE = re.compile(r"\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\]|\((?:\?P?<\w+>|\?)?", re.DOTALL)
 
 
 @functools.cache
 def java_pattern(pattern: str) -> str:
-    """`pattern` for Arrow, with the meaning that it has in Java: "." is no end of any line, and \\s a vertical tab too."""
+    """`pattern` for Arrow, with the meaning that it has in Java: "." is no end of any line, and \\s a vertical tab too.
+
+    What means something else in RE2 is a `PlanError`.
+    """
     dot_is_all = re.match(r"\(\?[a-z]*s", pattern) is not None
 
     def translate(match: re.Match[str]) -> str:
         piece = match.group()
+        _refuse_other_meanings(pattern, piece, match.start())
         if piece == ".":
             return piece if dot_is_all else r"[^\n\r\x{85}\x{2028}\x{2029}]"
         if piece.startswith("["):
             return re.sub(r"\\.", lambda inner: _SPACES.get(inner.group(), inner.group()), piece)
         return {r"\s": r"[\t-\r ]", r"\S": r"[^\t-\r ]"}.get(piece, piece)
 
-    return re.sub(_PIECE.pattern + r"|\.", translate, pattern, flags=re.DOTALL)
+    return re.sub(rf"{_FLAGS}|{_PIECE.pattern}|\.", translate, pattern, flags=re.DOTALL)
 
 
-_SPACES = {r"\s": r"\t-\r "}
+_SPACES = {r"\s": r"\t-\r ", r"\S": r"\x{0}-\x{8}\x{E}-\x{1F}!-\x{10FFFF}"}
+_FLAGS = r"\(\?[a-zA-Z-]+[:)]"
+_OTHERWISE = (r"\v", r"\0", r"\C")
+"""Escapes that mean something in both: a vertical tab or all vertical blanks, a zero or an octal number, a byte or nothing."""
+
+
+def _refuse_other_meanings(pattern: str, piece: str, position: int) -> None:
+    """Raise a `PlanError` if this piece of a pattern is not read as Java reads it."""
+    found = None
+    if piece.startswith("[") and not piece.startswith(r"\["):
+        inner = re.sub(r"\\[^vQ0C]", "", piece[1:])
+        found = next((mark for mark in ("&&", "[", r"\Q", *_OTHERWISE) if mark in inner), None)
+        found = found and f"{found!r} inside of brackets"
+    elif piece.startswith(_OTHERWISE):
+        found = repr(piece)
+    elif re.fullmatch(_FLAGS, piece) and (set(piece) - set("(?ims-:)") or ("s" in piece and position)):
+        raise PlanError(f"the pattern {pattern!r} has {piece!r}, and its flags can be i and m, and s at the beginning")
+    if found:
+        raise PlanError(f"the pattern {pattern!r} has {found}, which is not read here as Java reads it")
 
 
 def splitting(pattern: str) -> None:
@@ -58,6 +80,7 @@ def splitting(pattern: str) -> None:
 @functools.cache
 def named_group(pattern: str, group: int = 1) -> str:
     """`pattern` with that group named, the others not capturing; a `PlanError` if it cannot run."""
+    java_pattern(pattern)  # says what is wrong with it as the user wrote it
     seen = 0
 
     def rename(match: re.Match[str]) -> str:
