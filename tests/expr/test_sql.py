@@ -216,3 +216,21 @@ def test_text_of_an_expression_reads_back() -> None:
 def test_importing_expressions_does_not_import_sqlglot() -> None:
     code = "import sys, penstock.expr; sys.exit('sqlglot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x between symmetric 3 and 1", "between symmetric is not supported"),
+        ("cast(x as int format 'yyyy')", "format is not supported"),
+        ("try_cast(x as int default 1 on conversion error)", "try_cast default is not supported"),
+        ("coalesce(, 0)", "beside a comma"),
+        ("greatest(1, , 2)", "beside a comma"),
+        ("x in (1, )", "beside a comma"),
+        ("1e400", "1e400 is more than a double can hold"),
+        ("x > -1e400", "1e400 is more than a double can hold"),
+    ],
+)
+def test_what_the_reader_would_overlook_is_refused(text: str, said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        parse(text)

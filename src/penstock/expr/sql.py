@@ -11,6 +11,7 @@ means is what Spark 4 says in ANSI mode, with UTC as time zone; `tests/different
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -120,6 +121,9 @@ def node_of_tree(tree: Any) -> Node:
     reader = SYNTAX.get(type(tree).__name__)
     if reader is None:
         raise _star() if type(tree).__name__ == "Star" else no_such_operator(tree)
+    for mark, value in tree.args.items():
+        if value not in (None, False, []) and mark not in _EVERYWHERE and mark not in _READ.get(type(tree).__name__, ()):
+            raise no_such_operator(tree, mark)
     return reader(tree)
 
 
@@ -160,19 +164,21 @@ def _bracket(tree: Any) -> Node:
 
 
 def _literal(tree: Any) -> Literal:
-    if tree.is_string:
-        return literal(tree.this)
-    try:
-        return literal(int(tree.this))
-    except ValueError:
-        return literal(float(tree.this))
+    return literal(tree.this) if tree.is_string else literal(_number(tree.this))
+
+
+def _number(text: str) -> int | float:
+    if text.isdigit():
+        return int(text)
+    if math.isinf(float(text)):
+        raise PlanError(f"{text} is more than a double can hold")
+    return float(text)
 
 
 def _negative(tree: Any) -> Node:
     # Folded, so that -1 is a literal that bends to its neighbour, like 1.
     if type(tree.this).__name__ == "Literal" and not tree.this.is_string:
-        value = tree.this.this
-        return literal(-int(value) if value.isdigit() else -float(value))
+        return literal(-_number(tree.this.this))
     return Call("negate", (node_of_tree(tree.this),))
 
 
@@ -221,10 +227,23 @@ def _adjacent(tree: Any) -> Node:
 
 
 def _trim(tree: Any) -> Node:
-    if any(tree.args.get(extra) is not None for extra in ("expression", "position", "collation")):
+    if tree.expression:
         raise no_such_operator(tree)
     return Call("trim", (node_of_tree(tree.this),))
 
+
+_EVERYWHERE = ("this", "expression", "expressions")
+_READ: dict[str, tuple[str, ...]] = {
+    "Between": ("low", "high"),
+    "Case": ("ifs", "default"),
+    "Cast": ("to",),
+    "Column": ("table", "db", "catalog"),
+    "DPipe": ("safe",),  # whether it takes what is no text, which it does
+    "In": ("query", "field", "unnest"),  # which are refused by name
+    "Literal": ("is_string",),
+    "TryCast": ("to", "safe"),  # what makes it one that tries
+}
+"""What a tree may have besides these and is read. Any other mark would be overlooked: the tree is refused."""
 
 SYNTAX: dict[str, Reader] = {
     **dict.fromkeys(BINARY, _binary),

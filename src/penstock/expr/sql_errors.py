@@ -96,6 +96,7 @@ _OPERATORS = {
     "Select": "select",
     "StrToDate": "cast(... format ...)",
     "Subquery": "select",
+    "TryCast": "try_cast",
     "Tuple": "(a, b)",
     "Window": "over",
 }
@@ -118,10 +119,10 @@ def no_such_function(name: str, text: str) -> PlanError:
     return PlanError(f"{name} is not among the functions of these expressions: {text}", fix=_nearest(name))
 
 
-def no_such_operator(tree: Any) -> PlanError:
-    """The error for a piece of syntax that there is not."""
+def no_such_operator(tree: Any, mark: str = "") -> PlanError:
+    """The error for a piece of syntax that there is not, or for one with a mark that there is not."""
     kind = type(tree).__name__
-    word = _OPERATORS.get(kind, str(tree.key))
+    word = f"{_OPERATORS.get(kind, str(tree.key))} {mark}".strip()
     return PlanError(f"{word} is not supported in these expressions: {written(tree)}", fix=_nearest(word))
 
 

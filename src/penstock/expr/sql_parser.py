@@ -96,6 +96,18 @@ class _Parser(Databricks.Parser):  # type: ignore[misc]
     }
     EXPRESSION_PARSERS = {exp.Ordered: _maybe_ordered}  # noqa: RUF012
     ALIAS_TOKENS = Databricks.Parser.ALIAS_TOKENS - {TokenType.ASC, TokenType.DESC}
+
+    def _parse_csv(self, parse_method: Any, sep: Any = TokenType.COMMA) -> list[Any]:
+        """Items between commas, none of which is missing: sqlglot would read f(a,,b) as f(a, b)."""
+        found: list[Any] = []
+        while (item := parse_method()) is not None:
+            found.append(item)
+            if not self._match(sep):
+                return found
+        if found or (self._curr and self._curr.token_type == sep):
+            self.raise_error("Expected an expression beside a comma")
+        return found
+
     NO_PAREN_FUNCTION_PARSERS = {"CASE": Databricks.Parser.NO_PAREN_FUNCTION_PARSERS["CASE"]}  # noqa: RUF012
     NO_PAREN_FUNCTIONS = {kind: _without_parentheses(kind.name.lower()) for kind in Databricks.Parser.NO_PAREN_FUNCTIONS}  # noqa: RUF012
 
