@@ -234,3 +234,15 @@ def test_importing_expressions_does_not_import_sqlglot() -> None:
 def test_what_the_reader_would_overlook_is_refused(text: str, said: str) -> None:
     with pytest.raises(PlanError, match=said):
         parse(text)
+
+
+@pytest.mark.parametrize("form", ["{}", "{} > 1", "({} + 1)", "coalesce({}, 0)", "x = {}", "not {}", "r.{}", "{} as y"])
+def test_columns_may_be_called_as_the_statements_of_sql_are(form: str, caplog: pytest.LogCaptureFixture) -> None:
+    words = "all analyze begin call comment desc describe for join kill load on show set table update use using values"
+    for word in words.split():
+        inner = col("r")[word] if form.startswith("r.") else col(word)
+        wanted = {"{}": inner, "{} > 1": inner > 1, "({} + 1)": inner + 1, "coalesce({}, 0)": coalesce(inner, 0)}
+        wanted |= {"x = {}": col("x") == inner, "not {}": ~inner, "r.{}": inner, "{} as y": inner.alias("y")}
+        assert str(parse(form.format(word))) == str(wanted[form]), word
+        assert str(parse_aggregate(f"sum({word})")) == str(col(word).sum())
+    assert caplog.records == [], "nor does sqlglot warn"

@@ -30,6 +30,13 @@ _TYPE_WORDS = {
     *("INTEGER", "INTERVAL", "LONG", "MAP", "NULL", "NUMERIC", "REAL", "SHORT", "SMALLINT", "STRING", "STRUCT", "TIMESTAMP"),
     *("TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "TINYINT", "VARCHAR", "VOID"),
 }
+# Words that begin a statement, or stand in one: here they are names, as of a column called "comment" or "all".
+_STATEMENTS = {*Databricks.Parser.STATEMENT_PARSERS, *Databricks.Tokenizer.COMMANDS} - {TokenType.SEMICOLON}
+_STATEMENTS |= {
+    *(TokenType.ALL, TokenType.CROSS, TokenType.FOR, TokenType.HAVING, TokenType.INNER, TokenType.INTO, TokenType.JOIN),
+    *(TokenType.LATERAL, TokenType.ON, TokenType.OUTER, TokenType.QUALIFY, TokenType.RETURNING, TokenType.TABLE),
+    *(TokenType.USING, TokenType.VALUES),
+}
 _OWN_GRAMMAR = ("EXTRACT", "OVERLAY", "POSITION", "SUBSTR", "SUBSTRING")
 
 
@@ -84,7 +91,7 @@ class _Tokenizer(Databricks.Tokenizer):  # type: ignore[misc]
     KEYWORDS = {  # noqa: RUF012
         word: kind
         for word, kind in Databricks.Tokenizer.KEYWORDS.items()
-        if kind not in Databricks.Parser.TYPE_TOKENS or word in _TYPE_WORDS
+        if (kind not in Databricks.Parser.TYPE_TOKENS or word in _TYPE_WORDS) and kind not in _STATEMENTS
     }
 
 
