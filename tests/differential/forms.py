@@ -381,6 +381,20 @@ def _nested() -> Iterator[Form]:
         yield Form("Bracket", f"{{0}}[{key}]", (kind,))
         for name in ("element_at", "try_element_at"):
             yield Form(name, f"{name}({{0}}, {key})", (kind,))
+    for kind, key in (
+        ("double", "1.5D"),
+        ("double", "-0D"),
+        ("double", "double('NaN')"),
+        ("float", "1.5F"),
+        ("decimal(10,2)", "1.50BD"),
+    ):
+        yield Form("Bracket", f"{{0}}[{key}]", (f"map<{kind},int>",))
+        exact = f"cast({key} as {kind})"  # where Spark converts a key of [], but not of element_at
+        yield Form("element_at", f"element_at({{0}}, {key})", (f"map<{kind},int>",), f"element_at({{0}}, {exact})")
+    yield Form("Bracket", "{0}[1.5]", ("map<double,string>",), "{0}[1.5D]")
+    yield Form("Bracket", "{0}[date '2026-01-02']", ("map<date,array<int>>",))
+    yield Form("Bracket", "{0}['2026-01-02']", ("map<date,string>",), "{0}[date '2026-01-02']")
+    yield Form("Bracket", "{0}[true]", ("map<boolean,int>",))
     record = "struct<a: int, b: array<string>>"
     yield Form("Column", "{0}.a", (record,))
     yield Form("Dot", "{0}[1].a", ("array<struct<a: int>>",))

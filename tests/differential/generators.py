@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
@@ -161,12 +162,21 @@ def _listed(found: pa.DataType, sizes: list[int | None], items: pa.Array) -> pa.
     return pa.ListArray.from_arrays(pa.array([*offsets, end], pa.int32()), items, type=found)
 
 
+def _known_keys(found: pa.DataType) -> list[Any]:
+    """Keys that forms ask for."""
+    is_ = pa.types
+    if is_.is_floating(found) or is_.is_decimal(found):
+        return [1.5, 0.0, float("nan")] if is_.is_floating(found) else [Decimal("1.50")]
+    if is_.is_date(found):
+        return [date(2026, 1, 2)]
+    return ["a", "b"] if is_.is_string(found) else [True] if is_.is_boolean(found) else [1, 2]
+
+
 def _maps(found: pa.DataType, rows: int, seed: random.Random) -> pa.Array:
     keys, offsets = [], [0]
     for _ in range(rows):
-        own = {repr(key): key for key in values(found.key_type, seed.choice([0, 1, 2, 4]), seed, nulls=False).to_pylist()}
-        known = ["a", "b"] if pa.types.is_string(found.key_type) else [1, 2]
-        own |= {repr(key): key for key in known if seed.random() < 0.5}
+        own = {repr(key or 0): key for key in values(found.key_type, seed.choice([0, 1, 2, 4]), seed, nulls=False).to_pylist()}
+        own |= {repr(key or 0): key for key in _known_keys(found.key_type) if seed.random() < 0.5}
         keys += list(own.values())
         offsets.append(len(keys))
     items = values(found.item_type, len(keys), seed)

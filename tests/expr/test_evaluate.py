@@ -29,6 +29,7 @@ from penstock.expr import (
     udf,
     when,
 )
+from penstock.schema import type_of
 
 T = datetime(2026, 1, 31, 12, 34, 56, 789000, tzinfo=UTC)
 
@@ -315,6 +316,31 @@ def test_elements_of_structs_lists_and_maps() -> None:
     maps = pa.array([{"a": 1}, {}, None], pa.map_(pa.string(), pa.int64()))
     assert values(col("m")["a"], m=maps) == [1, None, None]
     assert values(struct(col("a"), b=col("a") + 1), a=[1]) == [{"a": 1, "b": 2}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "text", "result"),
+    [
+        ("double", [1.5, math.nan, -0.0], "m[1.5]", 1),
+        ("double", [1.5, math.nan, -0.0], "m[double('NaN')]", 2),
+        ("double", [1.5, math.nan, -0.0], "element_at(m, 0)", 3),
+        ("double", [1.5], "m[2.5]", None),
+        ("float", [0.5, 1.5], "m[1.5F]", 2),
+        ("decimal(10,2)", [Decimal("1.50")], "m[1.5BD]", 1),
+        ("date", [date(2026, 1, 2)], "m[date '2026-01-02']", 1),
+        ("timestamp", [T], "m[timestamp '2026-01-31 12:34:56.789']", 1),
+        ("binary", [b"a"], "m[cast('a' as binary)]", 1),
+    ],
+)
+def test_keys_of_maps_may_be_of_any_type_that_has_literals(kind: str, keys: list[Any], text: str, result: Any) -> None:
+    maps = pa.array([[], [(key, at) for at, key in enumerate(keys, 1)], None, []], pa.map_(type_of(kind), pa.int64()))
+    for rows, expected in ((maps, [None, result, None, None]), (maps.slice(1, 2), [result, None]), (maps.slice(0, 0), [])):
+        assert values(parse(text), m=rows) == expected
+
+
+def test_a_key_of_another_type_is_told_with_both_types() -> None:
+    with pytest.raises(PlanError, match=r"must be a literal of type smallint, and found double \(1.5\)"):
+        compile(parse("m[1.5]"), pa.schema({"m": pa.map_(pa.int16(), pa.int64())}))
 
 
 def test_arrays_of_every_shape_work() -> None:

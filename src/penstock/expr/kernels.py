@@ -269,11 +269,25 @@ def _field(typed: Typed, args: list[Any], rows: int) -> Evaluated:
 def _get(typed: Typed, args: list[Any], rows: int) -> Evaluated:
     value, key = args
     if pa.types.is_map(value.type):
-        return Evaluated(pc.map_lookup(value, key, "last"))
+        return Evaluated(_looked_up(value, key))
     index = broadcast(key, rows)
     valid = pc.and_(pc.is_valid(value), pc.is_valid(index))
     number = pc.fill_null(index, 0).to_numpy()
     return _element(typed, value, valid, number, number < 0)
+
+
+def _looked_up(maps: Any, key: Any) -> Any:
+    """The last value of this key, the same for all rows, in each map. Arrow's own lookup does not know numbers with a point."""
+    if isinstance(key, pa.Array):  # a literal that was written as a cast
+        key = key[0] if len(key) else pa.scalar(None, key.type)
+    offsets = maps.offsets.to_numpy()
+    found = pc.fill_null(_equal(maps.keys, key), False)
+    places = np.flatnonzero(np.asarray(found))
+    places = places[(places >= offsets[0]) & (places < offsets[-1])]
+    last = np.full(len(maps), -1)
+    last[np.searchsorted(offsets, places, side="right") - 1] = places
+    missing = (last < 0) | np.asarray(maps.is_null())
+    return maps.items.take(pa.array(last, pa.int64(), mask=missing))
 
 
 def _element_at(typed: Typed, args: list[Any], rows: int) -> Evaluated:

@@ -312,8 +312,11 @@ def _get(call: Call, args: list[Typed]) -> Typed:
         return _get_field(call, value, key)
     if pa.types.is_map(value.type):
         kind = value.type.key_type
-        if not key.is_literal or unify([Typed("column", kind, False, (), (), ""), key]) != kind:
-            raise PlanError(f"a key of {type_name(value.type)} must be a literal of its key's type, in: {call.text()}")
+        if not _is_constant(key) or unify([Typed("column", kind, False, (), (), ""), key]) != kind:
+            raise PlanError(
+                f"a key of {type_name(value.type)} must be a literal of type {type_name(kind)}, "
+                f"and found {type_name(key.type)} ({key.text}), in: {call.text()}"
+            )
         return _typed(call, value.type.item_type, [value, coerce(key, kind)], nullable=True)
     if pa.types.is_list(value.type):
         index = working(key)
@@ -322,6 +325,11 @@ def _get(call: Call, args: list[Typed]) -> Typed:
         nullable = value.nullable or index.nullable or value.type.value_field.nullable
         return _typed(call, value.type.value_type, [value, coerce(index, pa.int64())], nullable=nullable)
     raise PlanError(f"[] needs a struct, map or list, and found {type_name(value.type)} ({value.text}), in: {call.text()}")
+
+
+def _is_constant(arg: Typed) -> bool:
+    """A literal, also one that is written as a cast: date '2026-01-31', -1.50BD."""
+    return arg.is_literal or (arg.function in ("cast", "negate") and _is_constant(arg.args[0]))
 
 
 def _element_at(call: Call, args: list[Typed]) -> Typed:
