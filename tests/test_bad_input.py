@@ -402,14 +402,19 @@ def test_a_year_that_python_does_not_have_in_a_table_is_a_bad_row_of_each_functi
 
 def test_a_year_that_python_does_not_have_is_written_as_it_is(tmp_path: Path) -> None:
     times = pa.array([2**61, None, 0]).cast(pa.timestamp("us", "UTC"))
-    table = FAR.append_column("t", times).append_column("r", pa.StructArray.from_arrays([times], names=["t"]))
+    table = (
+        FAR.append_column("l", pa.array([2**60, 0, 0]).cast(pa.duration("s")))
+        .append_column("t", times)
+        .append_column("r", pa.StructArray.from_arrays([times], names=["t"]))
+    )
     out = sinks.memory("far-kept")
     p = pen.Pipeline("far")
     rows = p.read(sources.memory(table, schema=table.schema))
     rows.write(out)
-    rows.write(sinks.files(tmp_path, format="json", name="texts"))
+    rows.drop("l").write(sinks.files(tmp_path, format="json", name="texts"))
     p.run(pen.Local())
     assert [row["d"] for row in out.rows()] == [datetime.date(2024, 10, 4), "93973-10-22", datetime.date(1970, 1, 2)]
     assert out.rows()[0]["r"] == {"t": "75039-04-04T19:00:13.693952+00:00"}
+    assert out.rows()[0]["l"] == f"{2**60} s"
     assert [row["d"] for row in committed(tmp_path)] == ["2024-10-04", "93973-10-22", "1970-01-02"]
     assert out.table().column("d").cast(pa.int32()).to_pylist() == [20_000, 33_603_700, 1]

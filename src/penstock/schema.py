@@ -541,7 +541,7 @@ def to_rows(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def shown(value: pa.Scalar) -> Any:
-    """A value for people: a time that Python does not have is its text."""
+    """A value for people: a time, or a duration, that Python does not have is its text."""
     try:
         return value.as_py()
     except (OverflowError, ValueError):
@@ -552,6 +552,8 @@ def shown(value: pa.Scalar) -> Any:
         return [(shown(entry["key"]), shown(entry["value"])) for entry in value.values]
     if pa.types.is_nested(kind):
         return list(map(shown, value.values))
+    if pa.types.is_duration(kind):
+        return f"{value.value} {kind.unit}"
     unit: Any = "D" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else kind.unit
     return f"{np.datetime64(value.value, unit)}{'+00:00' if pa.types.is_timestamp(kind) and kind.tz else ''}"
 

@@ -297,6 +297,9 @@ def test_far_years_of_a_source_are_errors_where_an_expression_looks_at_them() ->
     for text in ("hour(t)", "date_trunc('month', t)", "t - t", "truncate(t, '1h')", "cast(t as string)"):
         assert evaluate(parse(text), batch(t=micros)).errors.to_pylist() == [True, False], text
     assert evaluate(col("d"), batch(d=days)).errors is None
+    coarse = evaluate(parse("year(t)"), batch(t=pa.array([2**62, 0]).cast(pa.timestamp("s"))))
+    assert coarse.errors.to_pylist() == [True, False]
+    assert coarse.reason == "a timestamp outside of the years 0001 to 9999"
 
 
 def test_time_zones_of_columns_do_not_matter() -> None:

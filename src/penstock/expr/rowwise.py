@@ -20,8 +20,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.schema import type_name
-
 __all__ = [
     "Evaluated",
     "either",
@@ -88,7 +86,12 @@ def within_calendar(found: Evaluated) -> Evaluated:
     if not bounds["min"].is_valid or (bounds["min"].as_py() >= first and bounds["max"].as_py() <= last):
         return found
     beyond = pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
-    return with_errors(masked(found.values, beyond, f"a {type_name(kind)} outside of the years 0001 to 9999"), [found])
+    return with_errors(
+        masked(
+            found.values, beyond, f"a {'timestamp' if pa.types.is_timestamp(kind) else 'date'} outside of the years 0001 to 9999"
+        ),
+        [found],
+    )
 
 
 def slowly(function: Callable[..., Any], args: Sequence[Any], found: pa.DataType, rows: int, reason: str) -> Evaluated:
