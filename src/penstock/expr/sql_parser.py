@@ -31,7 +31,7 @@ _TYPE_WORDS = {
     *("TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "TINYINT", "VARCHAR", "VOID"),
 }
 # Words that begin a statement, or stand in one: here they are names, as of a column called "comment" or "all".
-_STATEMENTS = {*Databricks.Parser.STATEMENT_PARSERS, *Databricks.Tokenizer.COMMANDS} - {TokenType.SEMICOLON}
+_STATEMENTS = {*Databricks.Parser.STATEMENT_PARSERS, *Databricks.Tokenizer.COMMANDS} - {TokenType.SEMICOLON, TokenType.DESC}
 _STATEMENTS |= {
     *(TokenType.ALL, TokenType.CROSS, TokenType.FOR, TokenType.HAVING, TokenType.INNER, TokenType.INTO, TokenType.JOIN),
     *(TokenType.LATERAL, TokenType.ON, TokenType.OUTER, TokenType.QUALIFY, TokenType.RETURNING, TokenType.TABLE),
@@ -100,6 +100,9 @@ class _Parser(Databricks.Parser):  # type: ignore[misc]
     FUNCTION_PARSERS = {  # noqa: RUF012
         **{name: Databricks.Parser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST", "TRIM")},
         **{name: _refused(name) for name in _OWN_GRAMMAR},
+    }
+    STATEMENT_PARSERS = {  # noqa: RUF012 - desc is a direction, or a column
+        kind: parser for kind, parser in Databricks.Parser.STATEMENT_PARSERS.items() if kind != TokenType.DESC
     }
     EXPRESSION_PARSERS = {exp.Ordered: _maybe_ordered}  # noqa: RUF012
     ALIAS_TOKENS = Databricks.Parser.ALIAS_TOKENS - {TokenType.ASC, TokenType.DESC}
