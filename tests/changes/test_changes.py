@@ -133,15 +133,21 @@ def identity(row: Any) -> str:
         pytest.param("continuous", "savepoint", marks=pytest.mark.spark),
     ],
 )
-def test_state_that_grew_is_restored_right(before: Path, folder: Path, make_runner: Any, runner: str, start: str) -> None:
+def test_state_that_grew_is_restored_and_goes_on_in_a_second_start_of_the_same_program(
+    before: Path, folder: Path, make_runner: Any, runner: str, start: str
+) -> None:
     made = folder / f"{runner}-{start}"
     made.mkdir()
     storage = made / "storage"
     if start == "latest":
         copy(before / "storage", storage)
+    new = pipeline(CHANGES, "new", ROWS, made / "out", made)
     restore = restored(CHANGES, "latest" if start == "latest" else before / "savepoint")
-    job = pipeline(CHANGES, "new", ROWS, made / "out", made).start(make_runner(runner, storage), restore=restore)
-    job.wait(timeout="240s")
+    (made / "gate").write_text("0")
+    new.start(make_runner(runner, storage), restore=restore).stop(timeout="240s")
+    (made / "gate").unlink()
+    # The same program again, with the line it has: what was said is done, and drops, renames and begins nothing a second time.
+    new.start(make_runner(runner, storage), restore=restored(CHANGES, "latest")).wait(timeout="240s")
     wrong = {change.name: text for change in CHANGES if (text := check(change, before, made / "out"))}
     assert wrong == {}, "\n".join(f"{name}: {text}" for name, text in wrong.items())
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.checkpoints.envelope import Envelope, canonical, checksum, seal, unseal
 from penstock.checkpoints.manifest import (
+    AppliedEntry,
     FieldEntry,
     InFlightEntry,
     Manifest,
@@ -252,6 +253,11 @@ manifests = st.builds(
     sinks=st.lists(st.builds(SinkEntry, names, texts, jsons), max_size=2, unique_by=lambda entry: entry.name).map(tuple),
     pending=st.lists(st.builds(PendingEntry, st.just(3), names, st.lists(jsons, max_size=2).map(tuple)), max_size=2).map(tuple),
     counters=st.dictionaries(st.text(max_size=5), integers, max_size=3),
+    applied=st.lists(
+        st.builds(AppliedEntry, st.just("rename"), texts, texts, st.integers(0, 9))
+        | st.builds(AppliedEntry, st.sampled_from(("drop", "start_empty")), texts, st.none(), st.integers(0, 9)),
+        max_size=2,
+    ).map(tuple),
 )
 
 

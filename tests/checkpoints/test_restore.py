@@ -86,6 +86,101 @@ def test_a_renamed_state_is_found() -> None:
     assert decision.manifest.operators[0].states == ()
 
 
+# --- the same program, started again
+
+
+def aggregating(**types: str) -> PipelineFacts:
+    """A step that keeps a state per aggregate, each of a type."""
+    states = tuple(StateEntry(name, "value", (FieldEntry(1, "n", type_, False),)) for name, type_ in types.items())
+    return replace(PIPELINE, steps=(step(states=states, kind="process"),))
+
+
+def holding(pipeline: PipelineFacts, **changes: Any) -> Manifest:
+    return manifest(5, operators=pipeline.steps, **changes)
+
+
+def went_on(found: RestoreFacts) -> Manifest:
+    decision = decide_restore(found)
+    assert isinstance(decision, Resume | ForkFrom), decision
+    return decision.manifest
+
+
+def held(found: Manifest) -> dict[str, str]:
+    return {state.name: state.schema[0].type for state in found.operators[0].states}
+
+
+def after(found: Manifest, pipeline: PipelineFacts) -> Manifest:
+    """The next checkpoint: all that the program keeps."""
+    return replace(found, epoch=found.epoch + 1, operators=pipeline.steps)
+
+
+SWAP = {"rename": {"counts.a": "counts.b", "counts.b": "counts.a"}}
+
+
+def test_names_that_were_swapped_are_not_swapped_back_by_the_next_start() -> None:
+    pipeline = aggregating(a="int64", b="int64")
+    first = went_on(facts(holding(pipeline), pipeline=pipeline, **SWAP))
+    assert [state.name for state in first.operators[0].states] == ["b", "a"]
+    again = decide_restore(facts(after(first, pipeline), pipeline=pipeline, **SWAP))
+    assert isinstance(again, Resume)
+    assert [state.name for state in again.manifest.operators[0].states] == ["a", "b"]
+    assert [each.text() for each in again.done] == [
+        "rename counts.a to counts.b, from epoch 5 on",
+        "rename counts.b to counts.a, from epoch 5 on",
+    ]
+
+
+def test_a_name_that_the_program_has_again_is_dropped_once() -> None:
+    old, new = aggregating(a="int64", b="int64"), aggregating(a="string", b="int64")
+    first = went_on(facts(holding(old), pipeline=new, drop=("counts.a",)))
+    assert held(first) == {"b": "int64"}
+    assert held(went_on(facts(after(first, new), pipeline=new, drop=("counts.a",)))) == {"a": "string", "b": "int64"}
+
+
+def test_what_was_said_is_done_again_if_no_checkpoint_has_followed() -> None:
+    old, new = aggregating(a="int64", b="int64"), aggregating(a="string", b="int64")
+    for _ in range(2):
+        assert held(went_on(facts(holding(old), pipeline=new, drop=("counts.a",)))) == {"b": "int64"}
+
+
+def test_the_same_words_for_a_later_change_are_done_again_and_no_others() -> None:
+    first, second = aggregating(a="string", b="int64", c="int64"), aggregating(a="bool", b="int64", c="int64")
+    said: dict[str, Any] = {"drop": ("counts.a",), "rename": {"counts.b": "counts.c", "counts.c": "counts.b"}}
+    stored = aggregating(a="int64", b="int64", c="int64")
+    found = after(went_on(facts(holding(stored), pipeline=first, **said)), first)
+    changed = went_on(facts(found, pipeline=second, **said))
+    assert [state.name for state in changed.operators[0].states] == ["b", "c"], "dropped, and not swapped back"
+    assert {each.name: each.epoch for each in changed.applied} == {"counts.a": 6, "counts.b": 5, "counts.c": 5}
+    assert held(went_on(facts(after(changed, second), pipeline=second, **said))) == held(holding(second))
+
+
+def test_what_was_done_does_not_count_as_a_mistake_later() -> None:
+    old, new = aggregating(a="int64", b="int64"), aggregating(b="int64")
+    first = after(went_on(facts(holding(old), pipeline=new, drop=("counts.a",))), new)
+    message = refusal(facts(first, pipeline=aggregating(c="int64"), drop=("counts.a",)))
+    assert message.startswith("the newest checkpoint has state 'counts.b'")
+    assert 'Write: pen.Restore("latest", rename={"counts.b": "counts.c"})' in message
+
+
+def test_from_a_savepoint_all_that_is_said_is_done_and_then_known_in_the_new_lineage() -> None:
+    pipeline = aggregating(a="int64", b="int64")
+    swapped = after(went_on(facts(holding(pipeline), pipeline=pipeline, **SWAP)), pipeline)
+    without = went_on(facts(savepoint=swapped, pipeline=pipeline))
+    assert [state.name for state in without.operators[0].states] == ["a", "b"]
+    assert [state.name for state in went_on(facts(without, pipeline=pipeline, **SWAP)).operators[0].states] == ["a", "b"]
+    anew = went_on(facts(savepoint=swapped, pipeline=pipeline, **SWAP))
+    assert [state.name for state in anew.operators[0].states] == ["b", "a"]
+    assert [each.epoch for each in anew.applied] == [6, 6]
+
+
+def test_what_is_said_to_a_job_without_a_checkpoint_is_not_done_at_its_second_start() -> None:
+    pipeline = aggregating(a="int64")
+    begun = decide_restore(facts(pipeline=pipeline, drop=("counts.a",)))
+    assert isinstance(begun, StartEmpty)
+    found = went_on(facts(holding(pipeline, applied=begun.applied), pipeline=pipeline, drop=("counts.a",)))
+    assert held(found) == {"a": "int64"}
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

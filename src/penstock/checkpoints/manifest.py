@@ -53,6 +53,7 @@ from penstock.errors import CorruptError, StorageError
 from penstock.names import NAME
 
 __all__ = [
+    "AppliedEntry",
     "Columns",
     "FieldEntry",
     "InFlightEntry",
@@ -176,6 +177,25 @@ class CountedFrom:
 
 
 @dataclass(frozen=True, slots=True)
+class AppliedEntry:
+    """What `pen.Restore` said of a name (`option`: "rename", "drop" or "start_empty"), done when a job went on from `epoch`."""
+
+    option: str
+    name: str
+    new: str | None
+    epoch: int
+
+    @property
+    def request(self) -> tuple[str, str, str | None]:
+        """What was said, whenever it was."""
+        return self.option, self.name, self.new
+
+    def text(self) -> str:
+        """As a person would say it."""
+        return f"{self.option} {self.name}{'' if self.new is None else f' to {self.new}'}, from epoch {self.epoch} on"
+
+
+@dataclass(frozen=True, slots=True)
 class PendingEntry:
     """What one epoch prepared in one sink: published, and its commit not yet confirmed."""
 
@@ -241,6 +261,7 @@ class Manifest:
     in_flight: tuple[InFlightEntry, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
     counted_from: tuple[CountedFrom, ...] = ()
+    applied: tuple[AppliedEntry, ...] = ()
 
     def handles(self) -> Iterator[Mapping[str, Json]]:
         """Every handle of every state, and of rows in flight. After a rescale several may name one file."""
@@ -257,7 +278,7 @@ class Manifest:
     def to_json(self) -> Json:
         """The manifest as JSON: the fields under their own names; those that are newer than the format, only if they say anything."""
         body: dict[str, Json] = _json(self)
-        for newer in ("ancestors", "counted_from"):
+        for newer in ("ancestors", "counted_from", "applied"):
             if not body[newer]:
                 del body[newer]
         return body
@@ -356,6 +377,7 @@ def _read_manifest(take: Fields) -> Manifest:
             name: take.as_integer(count, f"manifest.counters.{name[:80]}") for name, count in take.object("counters").items()
         },
         counted_from=_each(take, "counted_from", _counted_from) if "counted_from" in take.value else (),
+        applied=_each(take, "applied", _applied) if "applied" in take.value else (),
     )
     if bool(manifest.in_flight) != (manifest.cut == UNALIGNED):
         take.refuse(f"manifest.cut is {manifest.cut}, with {len(manifest.in_flight)} files of rows in flight")
@@ -471,6 +493,13 @@ def _pending(take: Fields, newest: int) -> PendingEntry:
 
 def _counted_from(take: Fields) -> CountedFrom:
     return CountedFrom(_name(take, "step"), take.text("aggregate"), take.integer("epoch", 0), take.optional("until"))
+
+
+def _applied(take: Fields) -> AppliedEntry:
+    option, new = take.one_of("option", ("rename", "drop", "start_empty")), take.json("new")
+    if (new is not None) != (option == "rename"):
+        take.refuse(f"{take.where}.new is {new!r} of a {option}")
+    return AppliedEntry(option, take.text("name"), new and take.as_text(new, f"{take.where}.new"), take.integer("epoch", 0))
 
 
 def _ranges(take: Fields, name: str, groups: int) -> tuple[Range, ...]:

@@ -17,6 +17,7 @@ answers with one of five decisions, and the runner carries it out. Each refusal 
 6. A finished checkpoint is at the end of event time, so every further row would be late: refused, unless
    event time starts over, or the pipeline knows no time and has nothing that its end closes. One whose commits are
    unconfirmed is **Concluded**: they are committed, and that is all.
+7. What was said of names and done on the way to the newest checkpoint is not done again (`applied`).
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from penstock.checkpoints.columns import compare, owner
+from penstock.checkpoints.applied import done_already, now_applied, still_asked
+from penstock.checkpoints.columns import Comparison, compare, owner
 from penstock.checkpoints.differences import differences, is_step, mistakes, nothing_to_change, unknown_names, unsettled
 from penstock.checkpoints.facts import PipelineFacts, Refuse, RestoreFacts
-from penstock.checkpoints.manifest import Manifest, SourceEntry
+from penstock.checkpoints.manifest import AppliedEntry, Manifest, SourceEntry
 from penstock.state.convert import Conversion
 
 __all__ = [
@@ -50,17 +52,19 @@ class StartEmpty:
 
     lineage: str
     settle: Manifest | None = None
+    applied: tuple[AppliedEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
     """Go on from `manifest` in its own lineage, once its pending epochs are committed.
 
-    `conversions`: "step/state" that was stored in other columns.
+    `conversions`: "step/state" that was stored in other columns. `done`: what was asked and is left out, since it was done before.
     """
 
     manifest: Manifest
     conversions: Mapping[str, Conversion] = field(default_factory=dict)
+    done: tuple[AppliedEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,23 +107,54 @@ def decide_restore(facts: RestoreFacts) -> Decision:
         return Conclude(promised, next(differences(promised, facts)))
     chosen = facts.savepoint if facts.request == "savepoint" else facts.newest
     if facts.request == "none" or chosen is None:
-        return StartEmpty(facts.new_lineage, promised)
-    unknown = list(unknown_names(chosen, facts))
-    wrong = [*(unknown if facts.request == "savepoint" else []), *mistakes(chosen, facts)]
-    if wrong:
-        return wrong[0]
-    manifest = _with_options(chosen, facts)
-    columns = compare(chosen, facts)
-    wrong = [*unknown, *differences(manifest, facts), *columns.refusals]
-    if len(wrong) > len(unknown):  # a name of which nothing is left was dropped or renamed by an earlier start
-        return wrong[0]
-    manifest = replace(manifest, counted_from=(*manifest.counted_from, *columns.counted_from(manifest)))
+        return StartEmpty(facts.new_lineage, promised, now_applied(None, facts, facts))
+    left = still_asked(chosen, facts, lambda some: _Fit.of(chosen, some).misfit)
+    fit = _Fit.of(chosen, left)
+    if any(fit.misfit):
+        return (fit.mistakes or fit.refusals)[0]
+    manifest = replace(
+        fit.manifest,
+        counted_from=(*fit.manifest.counted_from, *fit.columns.counted_from(fit.manifest)),
+        applied=now_applied(chosen, facts, left),
+    )
     if facts.start_over_time or (manifest.finished and over):
         manifest = _started_over(manifest)
     manifest = _asked_again(manifest)
     if facts.request == "latest":
-        return Resume(manifest, columns.conversions)
-    return ForkFrom(manifest, facts.new_lineage, (chosen.lineage, chosen.epoch), promised, columns.conversions)
+        return Resume(manifest, fit.columns.conversions, tuple(done_already(chosen, facts, left)))
+    return ForkFrom(manifest, facts.new_lineage, (chosen.lineage, chosen.epoch), promised, fit.columns.conversions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """How a checkpoint fits the pipeline once it is done to it what was asked.
+
+    Args:
+        mistakes: in what was asked; then nothing else was looked at.
+        refusals: names that are not there first. They alone are no reason: see `differences`.
+    """
+
+    manifest: Manifest
+    columns: Comparison
+    mistakes: list[Refuse] = field(default_factory=list)
+    refusals: list[Refuse] = field(default_factory=list)
+    unknown: int = 0
+
+    @classmethod
+    def of(cls, chosen: Manifest, facts: RestoreFacts) -> _Fit:
+        """Of these options."""
+        unknown = list(unknown_names(chosen, facts))
+        wrong = [*(unknown if facts.request == "savepoint" else []), *mistakes(chosen, facts)]
+        if wrong:
+            return cls(chosen, Comparison(), wrong)
+        manifest, columns = _with_options(chosen, facts), compare(chosen, facts)
+        refusals = [*unknown, *differences(manifest, facts), *columns.refusals]
+        return cls(manifest, columns, [], refusals, len(unknown))
+
+    @property
+    def misfit(self) -> tuple[int, int]:
+        """The less the better; a mistake is worse than any number of differences."""
+        return len(self.mistakes), len(self.refusals) - self.unknown
 
 
 def _with_options(manifest: Manifest, facts: RestoreFacts) -> Manifest:

@@ -354,7 +354,9 @@ class Conductor:
         match decision:
             case Refuse():
                 raise decision.error()
-            case Resume(manifest, conversions):
+            case Resume(manifest, conversions, done):
+                if done:
+                    log.info("%s: was done before and is left out: %s", self.plan.name, "; ".join(each.text() for each in done))
                 self._began = manifest.epoch
                 self.lineage, self.ancestors = manifest.lineage, ancestors_of(manifest)
                 self.start, self.manifest = start_from(manifest, conversions), manifest
@@ -363,9 +365,9 @@ class Conductor:
                 self.lineage, self.ancestors = manifest.lineage, ancestors_of(manifest)
                 self.manifest, self._refusal = manifest, refusal
                 return pending_of(manifest), manifest.epoch
-            case StartEmpty(lineage, unsettled):
+            case StartEmpty(lineage, unsettled, applied):
                 self._settle(unsettled)
-                self._began, self.lineage, self.start = 0, lineage, StartPoint()
+                self._began, self.lineage, self.start = 0, lineage, StartPoint(applied=applied)
                 return [], 0
             case ForkFrom(manifest, lineage, parent, unsettled, conversions):
                 assert source is not None

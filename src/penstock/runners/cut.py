@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.checkpoints.manifest import (
+    AppliedEntry,
     Columns,
     CountedFrom,
     FieldEntry,
@@ -52,6 +53,7 @@ class StartPoint:
     counters: Mapping[str, int] = field(default_factory=dict)
     taken_us: int = 0  # when the snapshot was taken
     counted_from: tuple[CountedFrom, ...] = ()
+    applied: tuple[AppliedEntry, ...] = ()  # what was said of names on the way here
 
     def silence(self, source: str, split: str) -> int:
         """How long a split had been silent then. Time in which nobody could read it, such as since then, does not count."""
@@ -83,7 +85,7 @@ def start_from(manifest: Manifest | None, conversions: Mapping[str, Conversion] 
     splits = {source.name: dict(source.splits) for source in manifest.sources}
     restored = Restored(states, floors, watermarks, [entry.to_json() for entry in manifest.in_flight], conversions or {})
     counters, taken = dict(manifest.counters), manifest.processing_time_us
-    return StartPoint(manifest.epoch, restored, splits, counters, taken, manifest.counted_from)
+    return StartPoint(manifest.epoch, restored, splits, counters, taken, manifest.counted_from, manifest.applied)
 
 
 def task_names(plan: PhysicalPlan, parallelism: int) -> list[str]:
@@ -130,6 +132,7 @@ def manifest_of(
         in_flight=in_flight,
         counters=dict(counters),
         counted_from=still_open(start.counted_from, operators),
+        applied=start.applied,
     )
 
 
