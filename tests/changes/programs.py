@@ -649,8 +649,7 @@ REFUSED = [
         "value",
         step(counted(N)),
         step(Kept),
-        f"{HAS} has state 'value.value', and step 'value' keeps no such state now. "
-        "It keeps: random-draws, kept, event-timers, event-due, processing-timers, processing-due",
+        f"{HAS} has state 'value.value', and step 'value' keeps no such state now. It keeps: kept",
         'Say that it was renamed, or that it was removed. Write: pen.Restore("latest", rename={"value.value": "value.kept"}), '
         'or pen.Restore("latest", drop=["value.value"])',
     ),

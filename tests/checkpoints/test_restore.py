@@ -74,16 +74,39 @@ def test_renamed_and_dropped_steps_are_found() -> None:
 
 
 def test_a_renamed_state_is_found() -> None:
-    new = step(states=(StateEntry("panes", "value", (FieldEntry(1, "n", "int64", False),)),))
-    pipeline = replace(PIPELINE, steps=(new,))
-    message = refusal(facts(savepoint=manifest(), pipeline=pipeline))
+    old, pipeline = holding(aggregating(windows="int64")), aggregating(panes="int64")
+    message = refusal(facts(savepoint=old, pipeline=pipeline))
     assert 'pen.Restore("/saved", rename={"counts.windows": "counts.panes"})' in message
-    decision = decide_restore(facts(savepoint=manifest(), pipeline=pipeline, rename={"counts.windows": "counts.panes"}))
-    assert isinstance(decision, ForkFrom)
-    assert decision.manifest.operators[0].states[0].name == "panes"
-    decision = decide_restore(facts(savepoint=manifest(), pipeline=pipeline, drop=("counts.windows",)))
-    assert isinstance(decision, ForkFrom)
-    assert decision.manifest.operators[0].states == ()
+    assert held(went_on(facts(savepoint=old, pipeline=pipeline, rename={"counts.windows": "counts.panes"}))) == {"panes": "int64"}
+    assert held(went_on(facts(savepoint=old, pipeline=pipeline, drop=("counts.windows",)))) == {}
+
+
+def test_tables_of_a_step_that_is_no_function_are_no_names() -> None:
+    message = refusal(facts(savepoint=manifest(), drop=("counts.windows",)))
+    assert "drop names 'counts.windows', and the savepoint has no such step. It has: counts, clicks" in message
+    new = replace(PIPELINE, steps=(step(states=(StateEntry("panes", "value", (FieldEntry(1, "n", "int64", False),)),)),))
+    message = refusal(facts(savepoint=manifest(), pipeline=new))
+    assert "has state 'counts.windows', and step 'counts' keeps no such state now" in message
+    assert 'Put it back, or start the step empty. Write: pen.Restore("/saved", drop=["counts"])' in message
+
+
+def test_tables_of_a_function_that_mean_nothing_alone_are_dropped_together() -> None:
+    old = aggregating(**{"a": "int64", "order-rows": "int64", "order-buckets": "int64", "order-due": "int64"})
+    new = aggregating(**{"a": "int64", "order-rows": "string", "order-buckets": "int64", "order-due": "int64"})
+    message = refusal(facts(savepoint=holding(old), pipeline=new))
+    assert 'Put it back, or drop it. Write: pen.Restore("/saved", drop=["counts.order-rows"])' in message
+    assert held(went_on(facts(savepoint=holding(old), pipeline=new, drop=("counts.order-rows",)))) == {"a": "int64"}
+
+
+def test_a_state_is_renamed_with_its_step() -> None:
+    old, new = aggregating(a="int64"), aggregating(b="int64")
+    new = replace(new, steps=(replace(new.steps[0], name="sums"),))
+    message = refusal(facts(savepoint=holding(old), pipeline=new, rename={"counts": "sums"}))
+    said = {"counts": "sums", "counts.a": "sums.b"}
+    assert 'rename={"counts": "sums", "counts.a": "sums.b"}' in message
+    assert 'rename={"counts": "sums"}, drop=["counts.a"]' in message
+    assert held(went_on(facts(savepoint=holding(old), pipeline=new, rename=said))) == {"b": "int64"}
+    assert held(went_on(facts(savepoint=holding(old), pipeline=new, rename={"counts": "sums"}, drop=("counts.a",)))) == {}
 
 
 # --- the same program, started again

@@ -258,10 +258,15 @@ def test_a_step_renamed_and_dropped(storage: Storage) -> None:
     applied(storage, lambda: counts("new"), text, alternatives=2)
 
 
-def test_a_state_renamed_with_its_step(storage: Storage) -> None:
-    storage.run(counts("old"))
-    wrong = pen.Restore("latest", rename={"old": "new", "old.accumulators": "new.accumulators"})
-    applied(storage, lambda: counts("new"), shown("restore.renamed-twice", lambda: storage.run(counts("new"), wrong)))
+def test_a_field_that_is_said_to_be_in_another_state(storage: Storage) -> None:
+    storage.run(holding(One, "one"))
+    wrong = pen.Restore("latest", rename={"f.one.rest": "f.other.label"})
+    text = shown("restore.renamed-elsewhere", lambda: storage.run(holding(Renamed, "one", "other"), wrong))
+    applied(storage, lambda: holding(Renamed, "one", "other"), text)
+    wrong = pen.Restore("latest", rename={"f.one.rest": "f.other.rest"})
+    text = shown("restore.renamed-elsewhere", lambda: storage.run(holding(One, "one", "other"), wrong))
+    assert text.startswith("Leave it out.")
+    applied(storage, lambda: holding(One, "one", "other"), text)
 
 
 def test_two_steps_of_one_name(storage: Storage) -> None:
@@ -362,13 +367,13 @@ def test_a_state_of_another_kind(storage: Storage, monkeypatch: pytest.MonkeyPat
     def older(*arguments: Any, **options: Any) -> Any:
         manifest = original(*arguments, **options)
         (step,) = manifest.operators
-        states = tuple(replace(state, changes="retract") if state.name == "accumulators" else state for state in step.states)
+        states = tuple(replace(state, changes="retract") if state.name == "seen" else state for state in step.states)
         return replace(manifest, operators=(replace(step, states=states),))
 
     with monkeypatch.context() as patch:
         patch.setattr(conductor, "manifest_of", older)
-        storage.run(counts())
-    applied(storage, counts, shown("restore.state-changed", lambda: storage.run(counts())))
+        storage.run(process(Seen()))
+    applied(storage, lambda: process(Seen()), shown("restore.state-changed", lambda: storage.run(process(Seen()))))
 
 
 # --- fields and aggregates
@@ -410,15 +415,17 @@ class Renamed:
     label: str | None = None
 
 
-def holding(kind: Any) -> pen.Pipeline:
-    class Holding(pen.ProcessFunction):
-        one = pen.ValueState(kind)
+def holding(kind: Any, *names: str) -> pen.Pipeline:
+    names = names or ("one",)
 
-        def on_row(self, row: pen.Row, ctx: pen.Context) -> None:
-            if self.one.get() is None:
-                self.one.set(kind(**{name: 1 for name in ("n", "more") if name in kind.__annotations__ and kind is not Begun}))
+    def on_row(self: Any, row: pen.Row, ctx: pen.Context) -> None:
+        for each in names:
+            if getattr(self, each).get() is None:
+                given = {name: 1 for name in ("n", "more") if name in kind.__annotations__ and kind is not Begun}
+                getattr(self, each).set(kind(**given))
 
-    return process(Holding())
+    made = type("Holding", (pen.ProcessFunction,), {"on_row": on_row, **{name: pen.ValueState(kind) for name in names}})
+    return process(made())
 
 
 def totals(**aggregates: Any) -> pen.Pipeline:

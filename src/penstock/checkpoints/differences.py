@@ -12,13 +12,24 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from penstock.checkpoints.columns import owner, stored_names, wanted_names
 from penstock.checkpoints.envelope import Json, canonical
 from penstock.checkpoints.facts import Refuse, RestoreFacts, call, call_without, what
 from penstock.checkpoints.manifest import Columns, Manifest, OperatorEntry, StateEntry
+from penstock.checkpoints.naming import (
+    Name,
+    dropping,
+    formerly,
+    is_aggregate,
+    is_dropped,
+    moved,
+    named,
+    states_of,
+    stored_names,
+    wanted_names,
+)
 from penstock.errors import Fix
 
-__all__ = ["differences", "is_step", "mistakes", "nothing_to_change", "unknown_names", "unsettled"]
+__all__ = ["differences", "mistakes", "nothing_to_change", "unknown_names", "unsettled"]
 
 
 # --- options
@@ -46,7 +57,7 @@ def unsettled(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
 
 def unknown_names(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
     """Options name what the checkpoint does not have."""
-    known = _names(manifest, facts)
+    known = list(stored_names(manifest, facts))
     for option, names in (("rename", tuple(facts.rename)), ("drop", facts.drop)):
         for name in names:
             if name in known:
@@ -63,10 +74,8 @@ def unknown_names(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
 
 def mistakes(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
     """Options contradict each other, or the pipeline."""
-    targets = {*facts.pipeline.sources, *wanted_names(facts)}
-    known = _names(manifest, facts)
-    for step in facts.pipeline.steps:
-        targets |= {step.name, *(f"{step.name}.{state}" for state in _told(step))}
+    known, wanted = stored_names(manifest, facts), wanted_names(facts)
+    targets = set(wanted)
     for old, new in facts.rename.items():
         if old not in known:
             continue
@@ -81,44 +90,49 @@ def mistakes(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
                 f"{old!r} is both renamed and dropped, and it can be one of them",
                 Fix("restore.renamed-and-dropped", f"Choose one. Write: {alone}, or {gone}"),
             )
-        if "." in old and not is_step(manifest, old) and old.split(".")[0] in facts.rename:
-            yield Refuse(
-                f"{old!r} is renamed, and so is its step",
-                Fix("restore.renamed-twice", f"Rename the step alone. Write: {call_without(facts, old)}"),
-            )
+        if new in wanted and not is_dropped(facts, known[old]):
+            yield from _elsewhere(known[old], new, known, wanted, facts)
+    aggregates = [each for each, parts in wanted.items() if len(parts) > 1 and parts[0] in _aggregating(facts)]
     for name in facts.start_empty:
-        if name not in targets:
-            nearest = _nearest(name, [each for each in wanted_names(facts) if each not in known])
+        if name not in aggregates:
+            nearest = _nearest(name, [each for each in aggregates if each not in known])
             yield Refuse(
-                f"start_empty names {name!r}, and this pipeline has no such aggregate. It has: {_list(wanted_names(facts))}",
+                f"start_empty names {name!r}, and this pipeline has no such aggregate. It has: {_list(aggregates)}",
                 Fix("restore.start-empty-name", f"Write: {call_without(facts, name, start_empty=[nearest])}"),
             )
-    left = [facts.rename.get(name, name) for name in known if name not in facts.drop]
-    for name in left:
+    left = [moved(facts.rename, parts) for parts in known.values() if not is_dropped(facts, parts)]
+    for name in dict.fromkeys(left):
         if left.count(name) > 1:
+            one = next(each for each, parts in known.items() if moved(facts.rename, parts) == name and each not in facts.rename)
             yield Refuse(
                 f"after rename, {what(facts)} has {name!r} twice",
-                Fix("restore.same-name", f"Drop one of them. Write: {call(facts, drop=[name])}"),
+                Fix("restore.same-name", f"Drop one of them. Write: {dropping(facts, one)}"),
             )
 
 
-def _names(manifest: Manifest, facts: RestoreFacts) -> list[str]:
-    """Everything `rename` and `drop` can speak of."""
-    names: list[str] = []
-    for operator in _stateful(manifest):
-        names += [operator.name, *(f"{operator.name}.{state}" for state in _told(operator))]
-    names += [source.name for source in manifest.sources]
-    return [*names, *(name for name in stored_names(manifest, facts) if name not in names)]
+def _aggregating(facts: RestoreFacts) -> set[str]:
+    return {step.name for step in facts.pipeline.steps if is_aggregate(step)}
 
 
-def _told(operator: OperatorEntry) -> list[str]:
-    """Its states that are not parts of another."""
-    return [state.name for state in operator.states if owner(operator, state.name) is None]
-
-
-def is_step(manifest: Manifest, name: str) -> bool:
-    """Whether it is the name of a step, dots and all."""
-    return any(operator.name == name for operator in manifest.operators)
+def _elsewhere(
+    old: Name, new: str, known: Mapping[str, Name], wanted: Mapping[str, Name], facts: RestoreFacts
+) -> Iterator[Refuse]:
+    """What is in a step or a state stays in it."""
+    text, parent = ".".join(old), old[:-1]
+    place = moved(facts.rename, parent) if parent else ""
+    if ".".join(wanted[new][:-1]) == place:
+        return
+    taken = {moved(facts.rename, parts) for name, parts in known.items() if name != text}
+    there = [name for name, parts in wanted.items() if ".".join(parts[:-1]) == place and name not in taken]
+    if f"{place}.{old[-1]}" in there:
+        there = []  # it is what it was
+    said = call_without(facts, text, rename={text: _nearest(new, there)}) if there else call_without(facts, text)
+    stays = f"what is in {'.'.join(parent)!r} stays in it" if parent else "it is a step or a source"
+    now = f", and that is {place!r} now" if parent and place != ".".join(parent) else ""
+    yield Refuse(
+        f"rename says that {text!r} is now {new!r}, and {stays}{now}",
+        Fix("restore.renamed-elsewhere", f"{'Name what it is there' if there else 'Leave it out'}. Write: {said}"),
+    )
 
 
 # --- the pipeline as a whole
@@ -184,7 +198,7 @@ def _states(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
             yield Refuse(
                 f"{what(facts)} has state of step {operator.name!r}, and this pipeline has no such step. "
                 f"Its stateful steps: {_list(steps)}",
-                Fix("restore.step-removed", _renamed_or_removed(operator.name, list(steps), facts, manifest)),
+                Fix("restore.step-removed", _renamed_or_removed((operator.name,), list(steps), facts, manifest)),
             )
 
 
@@ -197,7 +211,7 @@ def _positions(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
                 yield Refuse(
                     f"{what(facts)} has positions of source {source.name!r}, and this pipeline has no such source. "
                     f"Its sources: {_list(sources)}",
-                    Fix("restore.source-removed", _renamed_or_removed(source.name, list(sources), facts, manifest)),
+                    Fix("restore.source-removed", _renamed_or_removed((source.name,), list(sources), facts, manifest)),
                 )
         elif source.kind != sources[source.name]:
             yield Refuse(
@@ -205,7 +219,7 @@ def _positions(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
                 "its positions mean nothing there",
                 Fix(
                     "restore.source-kind",
-                    f"Read the new source from its beginning. Write: {call(facts, drop=[source.name])}",
+                    f"Read the new source from its beginning. Write: {dropping(facts, formerly(facts.rename, (source.name,)))}",
                 ),
             )
 
@@ -242,26 +256,41 @@ def _step(old: OperatorEntry, new: OperatorEntry, facts: RestoreFacts, manifest:
             Fix("restore.later-version", "Use a later version of Penstock"),
         )
     for reason in _changed(old, new, facts):
-        yield Refuse(
-            reason,
-            Fix("restore.step-changed", f"Put it back, or start the step empty. Write: {call(facts, drop=[new.name])}"),
-        )
+        yield _begin_anew(reason, new.name, facts)
     states = {state.name: state for state in new.states}
-    fresh = [f"{new.name}.{name}" for name in _told(new)]
+    keeps = _told(new)
     for state in old.states:
-        full, of = f"{old.name}.{state.name}", owner(old, state.name)
-        if state.name not in states and of is not None:
-            if old.kind == "process" and of in states and state.handles:
+        of = named(old, state.name)
+        full = f"{old.name}.{state.name if of is None else of}"
+        if state.name not in states and of not in (None, state.name):
+            if of in states and of in _told(old) and state.handles:
                 yield _whole_now(f"{old.name}.{of}", facts)
             continue  # what it is a part of is gone, which is said of that
         if state.name not in states:
-            yield Refuse(
-                f"{what(facts)} has state {full!r}, and step {new.name!r} keeps no such state now. It keeps: {_list(_told(new))}",
-                Fix("restore.state-removed", _renamed_or_removed(full, fresh, facts, manifest)),
-            )
+            reason = f"{what(facts)} has state {full!r}, and step {new.name!r} keeps no such state now. It keeps: {_list(keeps)}"
+            if of is None:
+                yield _begin_anew(reason, new.name, facts)
+                continue
+            fresh = [f"{new.name}.{name}" for name in keeps] if of in _told(old) else []
+            yield Refuse(reason, Fix("restore.state-removed", _renamed_or_removed((old.name, of), fresh, facts, manifest)))
             continue
-        for reason in _changed_state(new.name, full, state, states[state.name], facts):
-            yield Refuse(reason, Fix("restore.state-changed", f"Put it back, or drop it. Write: {call(facts, drop=[full])}"))
+        for reason in _changed_state(new.name, f"{old.name}.{state.name}", state, states[state.name], facts):
+            if of is None:
+                yield _begin_anew(reason, new.name, facts)
+                continue
+            said = dropping(facts, formerly(facts.rename, (old.name, of)))
+            yield Refuse(reason, Fix("restore.state-changed", f"Put it back, or drop it. Write: {said}"))
+
+
+def _begin_anew(reason: str, step: str, facts: RestoreFacts) -> Refuse:
+    """Of most steps one table means nothing without the others: they are kept or dropped together."""
+    said = dropping(facts, formerly(facts.rename, (step,)))
+    return Refuse(reason, Fix("restore.step-changed", f"Put it back, or start the step empty. Write: {said}"))
+
+
+def _told(operator: OperatorEntry) -> list[str]:
+    """The states that the class of a process function has."""
+    return [name for _, name in states_of(operator) if "-" not in name]
 
 
 def _whole_now(name: str, facts: RestoreFacts) -> Refuse:
@@ -303,12 +332,12 @@ def _changed_state(step: str, name: str, old: StateEntry, new: StateEntry, facts
 # --- words
 
 
-def _renamed_or_removed(name: str, now: Sequence[str], facts: RestoreFacts, manifest: Manifest) -> str:
-    new = [other for other in now if other not in _names(manifest, facts)]
-    removed = call(facts, drop=[name])
+def _renamed_or_removed(name: Name, now: Sequence[str], facts: RestoreFacts, manifest: Manifest) -> str:
+    new, old = [other for other in now if other not in stored_names(manifest, facts)], formerly(facts.rename, name)
+    removed = dropping(facts, old)
     if not new:
         return f"Say that it was removed. Write: {removed}"
-    renamed = call(facts, rename={name: _nearest(name, new)})
+    renamed = call(facts, rename={old: _nearest(old, new)})
     return f"Say that it was renamed, or that it was removed. Write: {renamed}, or {removed}"
 
 

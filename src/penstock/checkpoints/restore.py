@@ -27,10 +27,11 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from penstock.checkpoints.applied import done_already, now_applied, still_asked
-from penstock.checkpoints.columns import Comparison, compare, owner
-from penstock.checkpoints.differences import differences, is_step, mistakes, nothing_to_change, unknown_names, unsettled
+from penstock.checkpoints.columns import Comparison, compare
+from penstock.checkpoints.differences import differences, mistakes, nothing_to_change, unknown_names, unsettled
 from penstock.checkpoints.facts import PipelineFacts, Refuse, RestoreFacts
 from penstock.checkpoints.manifest import AppliedEntry, Manifest, SourceEntry
+from penstock.checkpoints.naming import is_dropped, moved, place_of
 from penstock.state.convert import Conversion
 
 __all__ = [
@@ -164,15 +165,8 @@ def _with_options(manifest: Manifest, facts: RestoreFacts) -> Manifest:
     for operator in manifest.operators:
         if operator.name in drop:
             continue
-        states = []
-        for state in operator.states:
-            of = owner(operator, state.name) or state.name  # what it is a part of is what a user speaks of
-            full = f"{operator.name}.{of}"
-            named = not is_step(manifest, full)
-            if named and full in drop:
-                continue
-            name = rename[full].rpartition(".")[2] if named and full in rename else of
-            states.append(replace(state, name=name + state.name[len(of) :]))
+        found = ((state, place_of(manifest, facts, operator, state.name)) for state in operator.states)
+        states = [replace(state, name=place[1]) for state, place in found if place is not None]
         operators.append(replace(operator, name=rename.get(operator.name, operator.name), states=tuple(states)))
     sources: list[SourceEntry] = [
         replace(source, name=rename.get(source.name, source.name)) for source in manifest.sources if source.name not in drop
@@ -180,9 +174,10 @@ def _with_options(manifest: Manifest, facts: RestoreFacts) -> Manifest:
     in_flight = tuple(replace(e, step=rename.get(e.step, e.step)) for e in manifest.in_flight if e.step not in drop)
     cut = manifest.cut if in_flight else "aligned"
     counted_from = tuple(
-        replace(each, step=rename.get(each.step, each.step))
+        replace(each, step=step, aggregate=moved(rename, (each.step, each.aggregate)).removeprefix(f"{step}."))
         for each in manifest.counted_from
-        if each.step not in drop and f"{each.step}.{each.aggregate}" not in drop
+        for step in [rename.get(each.step, each.step)]
+        if not is_dropped(facts, (each.step, each.aggregate))
     )
     changed = replace(manifest, operators=tuple(operators), sources=tuple(sources), counted_from=counted_from)
     return replace(changed, in_flight=in_flight, cut=cut)

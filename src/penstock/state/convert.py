@@ -51,9 +51,10 @@ class Conversion:
     renamed: Mapping[Path, Path] = field(default_factory=dict)
     dropped: frozenset[Path] = frozenset()
 
-    def about(self, path: Path) -> bool:
-        """Whether anything at this path or below it was named."""
-        return any(named[: len(path)] == path for named in (*self.renamed, *self.renamed.values(), *self.dropped))
+    def about(self, path: Path, place: Path) -> bool:
+        """Whether anything at this path or below it was named; `place` is where it stood."""
+        old = any(named[: len(place)] == place for named in (*self.renamed.values(), *self.dropped))
+        return old or any(named[: len(path)] == path for named in self.renamed)
 
     def source(self, path: Path, old: Path, there: Mapping[str, Any]) -> Path | None:
         """Where the field at the new `path` stood, below `old`; None if it is new."""
@@ -188,7 +189,7 @@ def converted(batch: pa.RecordBatch, schema: pa.Schema, wanted: Wanted, conversi
 
 def _converted(array: pa.Array, kind: pa.DataType, path: Path, place: Path, conversion: Conversion, tree: Tree) -> pa.Array:
     t = pa.types
-    if array.type == kind and not conversion.about(path):
+    if array.type == kind and not conversion.about(path, place):
         return array
     if not t.is_nested(kind):
         return array.cast(kind)
