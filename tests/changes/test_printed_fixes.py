@@ -162,6 +162,42 @@ def test_the_fix_for_a_renamed_step_that_changed_does_not_lead_in_a_circle(progr
     assert of(program.run(new, 12, said), "n") == [(1,)]
 
 
+def totals_of_totals(**aggregates: Any) -> Build:
+    """How many keys have an even number of rows, and how many an odd one."""
+
+    def made(stream: pen.Stream) -> pen.Stream:
+        retract = {"emit": "retract"}
+        one = stream.key_by("k").window(pen.running(), **retract).aggregate(n=pen.count(), at=col("at").max(), name="one")
+        two = one.with_columns(k="n % 2").key_by("k").window(pen.running(), **retract)
+        return two.aggregate(users=pen.count(), **aggregates, name="two")
+
+    return made
+
+
+LATE = {"count": pen.count(), "sum": col("n").sum(), "mean": col("n").mean()}
+
+
+@pytest.mark.parametrize("kind", LATE)
+def test_an_aggregate_from_which_rows_are_withdrawn_begins_with_the_steps_that_withdraw_them(program: Program, kind: str) -> None:
+    new = totals_of_totals(late=LATE[kind])
+    program.run(totals_of_totals(), 4)
+    (said,) = program.printed(new, 8, pen.Restore("latest", start_empty=["two.late"]))
+    assert said.drop == ["one", "two"]
+    program.run(new, 7, said)
+    program.run(new, 9, said)
+    found = program.run(new, 12, said)
+    late = {"count": 2, "sum": 8, "mean": 4.0}[kind]
+    assert [(row["users"], row["late"]) for row in found if row["k"] == 0][-1] == (2, late)
+
+
+def test_aggregates_that_keep_their_values_may_begin_where_rows_are_withdrawn(program: Program) -> None:
+    program.run(totals_of_totals(), 4)
+    new = totals_of_totals(least=col("n").min(), every=col("n").collect())
+    (said,) = program.printed(new, 12, pen.Restore("latest", start_empty=["two.least"]))
+    row = [row for row in program.run(new, 12, said) if row["k"] == 0][-1]
+    assert (row["users"], row["least"], row["every"]) == (2, 6, [6, 6])
+
+
 # --- records within the class of a state
 
 

@@ -462,6 +462,21 @@ def test_an_aggregate_that_is_added_where_nothing_closes(storage: Storage) -> No
     applied(storage, lambda: totals(n=pen.count(), most="max(v)"), text)
 
 
+def test_a_count_that_begins_where_rows_are_withdrawn_that_it_never_had(storage: Storage) -> None:
+    def counted(**aggregates: Any) -> pen.Pipeline:
+        p = pen.Pipeline("j")
+        one = p.read(numbers()).key_by("k").window(pen.running(), emit="retract").aggregate(n=pen.count(), name="one")
+        two = one.with_columns(odd="n % 2").key_by("odd").window(pen.running(), emit="retract")
+        two.aggregate(users=pen.count(), **aggregates, name="two").write(nowhere(), name="out")
+        return p
+
+    storage.run(counted())
+    said = pen.Restore("latest", start_empty=["two.late"])
+    text = shown("restore.aggregate-withdrawn", lambda: storage.run(counted(late=pen.count()), said))
+    storage.copy().run(counted(late="min(n)"), said)
+    applied(storage, lambda: counted(late=pen.count()), text)
+
+
 def test_an_aggregate_that_was_renamed_or_removed(storage: Storage) -> None:
     storage.run(totals(n=pen.count(), most="max(v)"))
     text = shown("restore.aggregate-removed", lambda: storage.run(totals(n=pen.count())))

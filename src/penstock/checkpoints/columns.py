@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from penstock.checkpoints.facts import Refuse, RestoreFacts, call, what
+from penstock.checkpoints.facts import Refuse, RestoreFacts, call, call_without, what
 from penstock.checkpoints.manifest import CountedFrom, Manifest, OperatorEntry
 from penstock.checkpoints.naming import SENT, Name, Table, dropping, formerly, is_dropped, moved, place_of, table_of
 from penstock.errors import Fix
@@ -173,7 +173,9 @@ def _aggregates(
     added = [f"{after.step}.{aggregate}" for aggregate, whats in kinds.items() if whats == {"added"}]
     for aggregate, whats in kinds.items():
         name, found = f"{after.step}.{aggregate}", what(facts)
-        if whats == {"added"}:
+        if wanted.endless and whats != {"removed"} and aggregate in wanted.from_start():
+            yield _withdrawn(after.step, aggregate, wanted, facts)
+        elif whats == {"added"}:
             if wanted.endless and name not in facts.start_empty:
                 yield Refuse(
                     f"{found} has no aggregate {name!r}, and {after.step!r} never closes: "
@@ -198,6 +200,21 @@ def _aggregates(
                     f"Put it back, or begin it anew. Write: {dropping(facts, old, **more)}",
                 ),
             )
+
+
+def _withdrawn(step: str, aggregate: str, wanted: Wanted, facts: RestoreFacts) -> Refuse:
+    """It cannot begin alone: the steps before it still withdraw what came before."""
+    name, steps = f"{step}.{aggregate}", [*wanted.from_start()[aggregate], step]
+    anew = call_without(facts, name, drop=[formerly(facts.rename, (each,)) for each in steps])
+    return Refuse(
+        f"{what(facts)} has nothing that aggregate {name!r} can go on from, and {step!r} never closes: rows that came before "
+        "would be withdrawn from it that it never had, so it would be wrong for good",
+        Fix(
+            "restore.aggregate-withdrawn",
+            "Take what keeps its values, such as min, max or collect, or count in windows, where those that open later are right, "
+            f"or begin it anew together with the steps that withdraw rows. Write: {anew}",
+        ),
+    )
 
 
 def _renamed_or_removed(name: str, new: list[str], facts: RestoreFacts) -> str:

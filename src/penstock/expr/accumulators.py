@@ -39,7 +39,7 @@ from penstock.expr.quickgroups import apart
 from penstock.expr.rowwise import either
 from penstock.expr.segments import Bools, Segments, pairs
 from penstock.expr.slots import Rows, Slots
-from penstock.expr.udaf import BadRows
+from penstock.expr.udaf import BadRows, UserSlots
 from penstock.tracebacks import joined
 
 __all__ = ["CHANGE", "ROWS", "Accumulators"]
@@ -209,6 +209,12 @@ class Accumulators:
         """The aggregates that are a list per key, which may be long, by name."""
         steps = zip(self.results, self.steps, strict=True)
         return [(field.name, step.columns) for field, step in steps if isinstance(step.columns, Listed)]
+
+    @property
+    def added_up(self) -> list[str]:
+        """The aggregates that are right only if they had every row that is taken back: they keep a sum, and not what is in it."""
+        steps = zip(self.results, self.steps, strict=True)
+        return [field.name for field, step in steps if self._retract and isinstance(step.columns, Folded | UserSlots)]
 
     def without_lists(self) -> Accumulators:
         """The accumulators of all others, to combine them."""

@@ -27,6 +27,7 @@ from penstock.plan.logical import (
     check_column_name,
     check_columns,
     unique_schema,
+    walk,
 )
 from penstock.plan.replaced import of_updates
 from penstock.state.convert import Wanted
@@ -67,11 +68,14 @@ class StateLayout:
     fills: Callable[[], Mapping[str, pa.Scalar]] = dict  # only asked when something was added
     defaults: Callable[[], Mapping[str, Any]] = dict
     endless: bool = False
+    from_start: Callable[[], Mapping[str, tuple[str, ...]]] = dict
 
     @property
     def wanted(self) -> Wanted | None:
         """What its columns are to be, whatever they were when they were stored."""
-        return None if self.values is None else Wanted(self.values, self.grows, self.fills, self.defaults(), self.endless)
+        if self.values is None:
+            return None
+        return Wanted(self.values, self.grows, self.fills, self.defaults(), self.endless, self.from_start)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -203,7 +207,12 @@ class Aggregating(KeyedRows):
 
     def _growth(self, *, endless: bool = False) -> dict[str, Any]:
         """How its accumulators may differ from older ones."""
-        return {"grows": "aggregates", "fills": self._fills, "endless": endless}
+        return {"grows": "aggregates", "fills": self._fills, "endless": endless, "from_start": self._from_start}
+
+    def _from_start(self) -> dict[str, tuple[str, ...]]:
+        """See `Wanted`: a count that begins late has rows taken from it that it never counted."""
+        before = (node for node in walk((self.input,)) if isinstance(node, Stateful) and node.changes == "retract")
+        return dict.fromkeys(self.accumulators.added_up, tuple(node.name for node in before))
 
     def _fills(self) -> dict[str, pa.Scalar]:
         """An aggregate that is added begins with no rows."""

@@ -35,6 +35,7 @@ class Wanted:
         fills: says what columns that are new hold in rows from before. It may call a user's code, so it is asked only when there are some.
         defaults: of columns that hold classes, what new fields are.
         endless: what is kept is never closed and forgotten.
+        from_start: aggregates that must have had every row that is withdrawn from them, and the steps that withdraw them.
     """
 
     values: pa.Schema
@@ -42,6 +43,7 @@ class Wanted:
     fills: Callable[[], Mapping[str, pa.Scalar]] = dict
     defaults: Mapping[str, Tree] = field(default_factory=dict)
     endless: bool = False
+    from_start: Callable[[], Mapping[str, tuple[str, ...]]] = dict
 
 
 @dataclass(frozen=True, slots=True)
