@@ -198,6 +198,57 @@ def test_aggregates_that_keep_their_values_may_begin_where_rows_are_withdrawn(pr
     assert (row["users"], row["least"], row["every"]) == (2, 6, [6, 6])
 
 
+OTHERS = {
+    "top_k": (col("v").top_k(2), col("v").top_k(5), [400]),
+    "collect": (col("v").collect(), col("v").top_k(2), [400]),
+    "first": (col("v").first(), col("v").last(), 400),
+    "nulls": (col("v").first(), col("v").first(ignore_nulls=True), 400),
+    "sketch": (col("v").count_distinct(approx=True), col("v").cast("string").count_distinct(approx=True), 1),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_an_aggregate_that_keeps_something_else_in_like_columns_begins_anew(program: Program, kind: str) -> None:
+    old, new, anew = OTHERS[kind]
+    program.run(running("t", x=old, n=pen.count()), 400)
+    (said,) = program.printed(running("t", x=new, n=pen.count()), 402)
+    assert (said.drop, said.start_empty) == (["t.x"], ["t.x"])
+    assert of(program.run(running("t", x=new, n=pen.count()), 402, said), "x", "n") == [(anew, 201)]
+
+
+ALIKE = {
+    "sketch": (col("w").count_distinct(approx=True), col("v").count_distinct(approx=True), 21),
+    "shares": (col("v").quantile(0.5), col("v").quantile(0.0), 0.0),
+    "degrees": (col("v").variance(), col("v").variance(ddof=0), 146.66666666666666),
+    "top_k": (col("w").top_k(2), col("v").top_k(2), [40, 38]),
+}
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_an_aggregate_that_only_says_more_of_what_it_keeps_goes_on(program: Program, kind: str) -> None:
+    old, new, whole = ALIKE[kind]
+    program.run(running("t", x=old), 40)
+    ((found,),) = of(program.run(running("t", x=new), 42), "x")
+    assert found == (pytest.approx(whole) if isinstance(whole, float) else whole)
+
+
+def test_an_aggregating_state_of_another_aggregate_begins_anew(program: Program) -> None:
+    def build(k: int) -> Build:
+        class Best(pen.ProcessFunction):
+            best = pen.AggregatingState(col("value").top_k(k), int)
+
+            def on_row(self, row: pen.Row, ctx: pen.Context) -> dict[str, Any]:
+                self.best.add(row.v)
+                return {"k": row.k, "best": self.best.get()}
+
+        return lambda stream: stream.key_by("k").process(Best(), schema="k bigint, best array<bigint>", name="p")
+
+    program.run(build(1), 8)
+    (said,) = program.printed(build(2), 12)
+    assert said.drop == ["p.best"]
+    assert of(program.run(build(2), 12, said), "best", k=1)[-1] == ([11, 9],)
+
+
 # --- records within the class of a state
 
 

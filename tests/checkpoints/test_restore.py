@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from checkpoint_samples import PENDING, manifest, step
+from checkpoint_samples import PENDING, handle, manifest, step
 
 from penstock.checkpoints.manifest import FieldEntry, Manifest, StateEntry
 from penstock.checkpoints.restore import (
@@ -107,6 +107,18 @@ def test_a_state_is_renamed_with_its_step() -> None:
     assert 'rename={"counts": "sums"}, drop=["counts.a"]' in message
     assert held(went_on(facts(savepoint=holding(old), pipeline=new, rename=said))) == {"b": "int64"}
     assert held(went_on(facts(savepoint=holding(old), pipeline=new, rename={"counts": "sums"}, drop=("counts.a",)))) == {}
+
+
+def test_what_an_aggregate_keeps_is_compared_where_the_checkpoint_says_it() -> None:
+    def keeping(**keeps: str) -> PipelineFacts:
+        states = (StateEntry("accumulators", "value", (FieldEntry(1, "x.list", "list", True),), handles=(handle("state/a"),)),)
+        return replace(PIPELINE, steps=(step(kind="aggregate", params={"keeps": keeps} if keeps else None, states=states),))
+
+    before = holding(keeping(x="the 2 greatest values"))
+    message = refusal(facts(before, pipeline=keeping(x="the 5 greatest values")))
+    assert "it kept the 2 greatest values, and keeps the 5 greatest values now" in message
+    for old, new in ((keeping(), keeping(x="two")), (keeping(x="two"), keeping(y="five")), (keeping(x="two"), keeping(x="two"))):
+        assert isinstance(decide_restore(facts(holding(old), pipeline=new)), Resume)
 
 
 # --- the same program, started again

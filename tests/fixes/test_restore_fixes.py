@@ -498,6 +498,15 @@ def test_an_aggregate_that_is_another_one(storage: Storage) -> None:
     mine.run(totals(x="min(v)"))
 
 
+def test_an_aggregate_that_keeps_something_else(storage: Storage) -> None:
+    greatest = {k: pen.col("v").top_k(k) for k in (2, 5)}
+    storage.run(totals(x=greatest[2]))
+    mine = storage.copy()
+    text = shown("restore.aggregate-changed", lambda: storage.run(totals(x=greatest[5])))
+    mine.run(totals(x=greatest[5]), evaluate(*code_of(text)))
+    mine.run(totals(x=greatest[5]), evaluate(*code_of(text)))
+
+
 def test_a_name_in_start_empty_that_is_not_there(storage: Storage) -> None:
     storage.run(totals(n=pen.count()))
     wrong = pen.Restore("latest", start_empty=["totals.msot"])

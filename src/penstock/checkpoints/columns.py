@@ -46,7 +46,11 @@ class Comparison:
 def compare(manifest: Manifest, facts: RestoreFacts) -> Comparison:
     """The columns of each state as stored with those of the pipeline."""
     found = Comparison()
+    steps = {step.name: step for step in facts.pipeline.steps}
     for operator in manifest.operators:
+        now = steps.get(facts.rename.get(operator.name, operator.name))
+        if now is not None and operator.kind == now.kind:
+            found.refusals += _kept(operator, now, facts)
         for state in operator.states:
             place = place_of(manifest, facts, operator, state.name)
             if place is None:
@@ -192,14 +196,32 @@ def _aggregates(
             more = {"start_empty": [name]} if wanted.endless else {}
             old = formerly(facts.rename, (after.step, aggregate))
             told = [f"{_typed(each.old)} and is {_typed(each.new)} now" for each in different if each.old and each.new]
-            yield Refuse(
-                f"aggregate {name!r} is another one now: what {found} keeps of it cannot be gone on from"
-                + (f" (it was {told[0]})" if told else ""),
-                Fix(
-                    "restore.aggregate-changed",
-                    f"Put it back, or begin it anew. Write: {dropping(facts, old, **more)}",
-                ),
-            )
+            yield _another(f"aggregate {name!r}", f"it was {told[0]}" if told else "", dropping(facts, old, **more), facts)
+
+
+def _kept(old: OperatorEntry, new: OperatorEntry, facts: RestoreFacts) -> Iterator[Refuse]:
+    """Aggregates whose columns are called as they were, and hold something else. Old checkpoints do not say what."""
+    if not any(state.handles for state in old.states):
+        return
+    what_it_is = "state" if old.kind == "process" else "aggregate"
+    wanted = [facts.pipeline.wanted.get(f"{new.name}.{state.name}") for state in new.states]
+    endless = any(each is not None and each.endless for each in wanted)
+    for aggregate, kept in old.keeps.items():
+        parts = (old.name, aggregate)
+        name = moved(facts.rename, parts)
+        now = new.keeps.get(name.removeprefix(f"{new.name}."), kept)
+        if now == kept or is_dropped(facts, parts):
+            continue
+        more = {"start_empty": [name]} if endless else {}
+        differ = f"it kept {kept}, and keeps {now} now"
+        yield _another(f"{what_it_is} {name!r}", differ, dropping(facts, ".".join(parts), **more), facts)
+
+
+def _another(name: str, differ: str, said: str, facts: RestoreFacts) -> Refuse:
+    return Refuse(
+        f"{name} is another one now: what {what(facts)} keeps of it cannot be gone on from" + (f" ({differ})" if differ else ""),
+        Fix("restore.aggregate-changed", f"Put it back, or begin it anew. Write: {said}"),
+    )
 
 
 def _withdrawn(step: str, aggregate: str, wanted: Wanted, facts: RestoreFacts) -> Refuse:

@@ -313,8 +313,8 @@ def _changed(old: OperatorEntry, new: OperatorEntry, facts: RestoreFacts) -> Ite
         yield (
             f"{step} was keyed by {_keys(old)} in {found} and is keyed by {_keys(new)} now: its state would be under the wrong keys"
         )
-    if canonical(old.params) != canonical(new.params):
-        yield f"{step} had {_params(old.params, new.params)} in {found} and has {_params(new.params, old.params)} now"
+    if canonical(old.shape) != canonical(new.shape):
+        yield f"{step} had {_params(old.shape, new.shape)} in {found} and has {_params(new.shape, old.shape)} now"
 
 
 def _changed_state(step: str, name: str, old: StateEntry, new: StateEntry, facts: RestoreFacts) -> Iterator[str]:

@@ -120,7 +120,7 @@ class OperatorEntry:
     """One step.
 
     `keys`: (column, canonical type); `params`: what changes the meaning of its state (window size, allowed
-    lateness).
+    lateness), and under "keeps" what of an aggregate is kept, where its columns do not say: of some, and since there is that.
     """
 
     name: str
@@ -131,6 +131,18 @@ class OperatorEntry:
     params: Json = None
     states: tuple[StateEntry, ...] = ()
     watermarks: tuple[Range, ...] = ()
+
+    @property
+    def keeps(self) -> Mapping[str, str]:
+        """What its aggregates and states keep."""
+        return self.params.get("keeps", {}) if isinstance(self.params, Mapping) else {}
+
+    @property
+    def shape(self) -> Json:
+        """The parameters of the step as a whole."""
+        if not isinstance(self.params, Mapping) or "keeps" not in self.params:
+            return self.params
+        return {name: value for name, value in self.params.items() if name != "keeps"} or None
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,6 +211,12 @@ class Accumulators:
         return [(field.name, step.columns) for field, step in steps if isinstance(step.columns, Listed)]
 
     @property
+    def keeps(self) -> dict[str, str]:
+        """What of these aggregates is kept, where the columns do not say it, by name."""
+        steps = zip(self.results, self.steps, strict=True)
+        return {field.name: step.columns.keeps for field, step in steps if step.columns.keeps}
+
+    @property
     def added_up(self) -> list[str]:
         """The aggregates that are right only if they had every row that is taken back: they keep a sum, and not what is in it."""
         steps = zip(self.results, self.steps, strict=True)

@@ -40,7 +40,9 @@ def build(name: str, aggregate: Aggregate, schema: pa.Schema, *, retract: bool) 
         case "top_k":
             return TopK(name, aggregate.input_type(schema), options[0])
         case "count_distinct":
-            return DistinctSketch(name) if options[0] else Distinct(name, aggregate.input_type(schema))
+            return (
+                DistinctSketch(name, aggregate.input_type(schema)) if options[0] else Distinct(name, aggregate.input_type(schema))
+            )
         case "quantile":
             return QuantileSketch(name, *options[:2]) if options[2] else quantile_slots(name, aggregate)
         case "user":

@@ -20,6 +20,7 @@ class Collected(Listed):
     def __init__(self, name: str, type: pa.DataType) -> None:
         self.item, self._type = type, pa.list_(type)
         self.fields = [pa.field(f"{name}.list", self._type)]
+        self.keeps = "all values, as they came"
 
     def partial(self, rows: Rows) -> list[pa.Array]:
         values = decoded(rows.inputs[0])
@@ -40,6 +41,7 @@ class TopK(Slots):
     def __init__(self, name: str, type: pa.DataType, k: int) -> None:
         self._type, self._k = pa.list_(type), k
         self.fields = [pa.field(f"{name}.list", self._type)]
+        self.keeps = "the greatest value" if k == 1 else f"the {k} greatest values"
 
     def partial(self, rows: Rows) -> list[pa.Array]:
         values = decoded(rows.inputs[0])

@@ -50,6 +50,7 @@ class Slot:
 class Folded:
     """One aggregate made of such columns. This one is its only column; others compute something from several."""
 
+    keeps = ""  # as of `slots.Slots`: names and types say all
     can_unmerge = False  # a sum of nothing is null, and what is left of one does not say whether it is of nothing
 
     def __init__(self, *slots: Slot) -> None:

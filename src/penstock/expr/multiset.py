@@ -58,6 +58,7 @@ class Multiset(Listed):
         timed: bool = False,
         nulls: bool = False,
         sized: bool = False,
+        keeps: str = "but nulls",
         prepare: Callable[[pa.Array], pa.Array] = lambda values: values,
     ) -> None:
         times = [pa.field("time", TIMESTAMP)] if timed else []
@@ -66,6 +67,7 @@ class Multiset(Listed):
         self.fields = [pa.field(f"{name}.values", self._type)]
         self._value, self._result, self._prepare = type, result, prepare
         self._timed, self._nulls, self.sized = timed, nulls, sized
+        self.keeps = f"all values, {keeps}"
         self.item = pa.struct([pa.field("value", type), *times])
         moment = [pa.field("__moment", pa.int64())] if timed else []
         self.identity = (*moment, pa.field("__value", identity_type(type)))

@@ -38,7 +38,9 @@ def multiset(name: str, aggregate: Aggregate, schema: pa.Schema, *, timed: bool)
         case "top_k":
             return Multiset(name, found, lambda entries: _top(entries, aggregate.options[0], pa.list_(found)))
         case "count_distinct":
-            return Multiset(name, found, lambda entries: pa.array(entries.segments.lengths), prepare=one_zero, sized=True)
+            return Multiset(
+                name, found, lambda entries: pa.array(entries.segments.lengths), prepare=one_zero, sized=True, keeps="each once"
+            )
         case "sum" | "mean" | "variance" | "stddev":
             return Multiset(name, pa.float64(), lambda entries: _per_key(entries, _moment(aggregate)))
     raise AssertionError(f"{aggregate.kind} needs no multiset")
@@ -47,7 +49,9 @@ def multiset(name: str, aggregate: Aggregate, schema: pa.Schema, *, timed: bool)
 def quantile_slots(name: str, aggregate: Aggregate) -> Multiset:
     """An exact quantile: the least value such that at least this share of the values is not greater."""
     shares, several = aggregate.options[:2]
-    return Multiset(name, pa.float64(), lambda entries: _quantiles(entries, shares, several), prepare=_without_nan)
+    return Multiset(
+        name, pa.float64(), lambda entries: _quantiles(entries, shares, several), prepare=_without_nan, keeps="but NaN"
+    )
 
 
 def _without_nan(values: pa.Array) -> pa.Array:
@@ -65,7 +69,8 @@ def _edge(name: str, aggregate: Aggregate, found: pa.DataType, timed: bool) -> M
             ),
         )
     last = aggregate.kind == "last"
-    return Multiset(name, found, lambda entries: _at_edge(entries, last=last), timed=True, nulls=not aggregate.options[0])
+    nulls, keeps = not aggregate.options[0], "but nulls" if aggregate.options[0] else "nulls too"
+    return Multiset(name, found, lambda entries: _at_edge(entries, last=last), timed=True, nulls=nulls, keeps=keeps)
 
 
 def _at_edge(entries: Entries, *, last: bool) -> pa.Array:

@@ -48,8 +48,9 @@ def _parts(column: pa.Array, segments: Segments) -> Iterator[list[bytes]]:
 class DistinctSketch(Slots):
     """A HyperLogLog sketch. Null where there is no value yet."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, type: pa.DataType) -> None:
         self.fields = [pa.field(f"{name}.hll", pa.binary())]
+        self.keeps = f"a sketch of {_hashed_as(type)}"
 
     def partial(self, rows: Rows) -> list[pa.Array]:
         values = one_zero(decoded(rows.inputs[0]))
@@ -67,6 +68,13 @@ class DistinctSketch(Slots):
 
     def finish(self, columns: list[pa.Array]) -> pa.Array:
         return pa.array([_hll_estimate(sketch) for sketch in columns[0].to_pylist()], pa.int64())
+
+
+def _hashed_as(type: pa.DataType) -> str:
+    """What a sketch is of: the same number of another width is hashed alike, and a text of the same digits is not."""
+    if pa.types.is_integer(type) and not pa.types.is_uint64(type):
+        return "integers"
+    return "floats" if pa.types.is_floating(type) else str(type)
 
 
 def _hashable(values: pa.Array) -> list[Any]:

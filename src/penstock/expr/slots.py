@@ -50,6 +50,8 @@ class Slots:
     """The accumulator columns of one aggregate."""
 
     fields: list[pa.Field]
+    keeps = ""
+    """What its columns hold, as far as their names and types do not say: what holds something else cannot go on from them."""
 
     def partial(self, rows: Rows) -> list[pa.Array]:
         """One row of accumulators per group of input rows."""
@@ -151,6 +153,7 @@ class Edge(Slots):
         mark = pa.field(f"{name}.time", TIMESTAMP) if timed else pa.field(f"{name}.seen", pa.bool_())
         self.fields = [pa.field(f"{name}.value", type), mark]
         self._last, self._timed, self._ignore_nulls = last, timed, ignore_nulls
+        self.keeps = f"the {'last' if last else 'first'} value{' that is not null' if ignore_nulls else ''}"
 
     def partial(self, rows: Rows) -> list[pa.Array]:
         values, kind = decoded(rows.inputs[0]), self.fields[0].type

@@ -205,6 +205,10 @@ class Aggregating(KeyedRows):
             return False
         return isinstance(getattr(self, "window", Running()), Running)
 
+    def params(self) -> dict[str, Any] | None:
+        keeps = self.accumulators.keeps
+        return {"keeps": keeps} if keeps else None
+
     def _growth(self, *, endless: bool = False) -> dict[str, Any]:
         """How its accumulators may differ from older ones."""
         return {"grows": "aggregates", "fills": self._fills, "endless": endless, "from_start": self._from_start}
@@ -416,7 +420,7 @@ class WindowAggregate(Aggregating):
         more: dict[str, Any] = {"lateness": self.lateness} if self.lateness else {}
         if self.operator == "pane_aggregate":
             more |= {"emit": self.emit, "trigger": self.firing.params()}
-        return {**self.window.params(), **more}
+        return {**self.window.params(), **more, **(super().params() or {})}
 
     def text(self) -> str:
         options = [f'lateness="{duration_text(self.lateness)}"'] if self.lateness else []

@@ -169,7 +169,8 @@ class Process(Keyed):
         return StateLayout(name, pa.schema([*keys, *more]), schema, len(keys), expires=expires, **growth)
 
     def params(self) -> dict[str, Any] | None:
-        return None if self.order is None else {"order": self.order}
+        keeps = {name: state.keeps for name, state in self.spec.states.items() if state.keeps}
+        return {**({"order": self.order} if self.order else {}), **({"keeps": keeps} if keeps else {})} or None
 
     def text(self) -> str:
         keys = "all rows" if self.by == (ALL_COLUMN,) else f"key_by {', '.join(self.by)}"

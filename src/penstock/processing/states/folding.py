@@ -114,6 +114,10 @@ class AggregatingState(State, WithResult[T, Result]):
     def fields(self) -> list[pa.Field]:
         return [pa.field(f.name, f.type) for f in self._accumulators.fields]
 
+    @property
+    def keeps(self) -> str:
+        return self._accumulators.keeps.get(VALUE, "")
+
     def _decode(self, rows: pa.RecordBatch) -> list[Any]:
         self._rows = rows.select([f.name for f in self.fields()])
         return [[row] for row in range(rows.num_rows)]

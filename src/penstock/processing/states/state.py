@@ -65,6 +65,11 @@ class State:
         """The columns of its values in its table."""
         raise NotImplementedError
 
+    @property
+    def keeps(self) -> str:
+        """What its columns hold, as far as their names and types do not say."""
+        return ""
+
     def timed(self, default: str) -> State:
         """The same, by a clock that is known: what was declared, or else the one that the stream goes by."""
         state = copy.copy(self)
