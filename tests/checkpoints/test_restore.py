@@ -189,6 +189,21 @@ def test_the_same_words_for_a_later_change_are_done_again_and_no_others() -> Non
     assert held(went_on(facts(after(changed, second), pipeline=second, **said))) == held(holding(second))
 
 
+def test_a_step_that_was_dropped_once_is_not_dropped_for_another_reason() -> None:
+    old, new = aggregating(a="int64", b="int64"), aggregating(a="int64", c="int64")
+    first = after(went_on(facts(holding(old), pipeline=old, drop=("counts",))), old)
+    message = refusal(facts(first, pipeline=new, drop=("counts",)))
+    assert "has state 'counts.b', and step 'counts' keeps no such state now" in message
+    gone = replace(new, steps=(step("totals"),))
+    assert went_on(facts(first, pipeline=gone, drop=("counts",))).operators == ()
+
+
+def test_names_that_are_swapped_once_more_in_the_same_words_are_swapped() -> None:
+    old, new = aggregating(a="int64", b="string"), aggregating(a="string", b="int64")
+    first = after(went_on(facts(holding(old), pipeline=new, **SWAP)), new)
+    assert held(went_on(facts(first, pipeline=old, **SWAP))) == {"b": "string", "a": "int64"}
+
+
 def test_what_was_done_does_not_count_as_a_mistake_later() -> None:
     old, new = aggregating(a="int64", b="int64"), aggregating(b="int64")
     first = after(went_on(facts(holding(old), pipeline=new, drop=("counts.a",))), new)

@@ -6,8 +6,8 @@ or what began anew then, cannot be seen in a checkpoint; so it lists what was sa
 1. What is said at a start counts as done there, also of names that mean nothing yet. The next checkpoint says so: a job that is killed
    before has changed nothing, and does it again.
 2. From "latest", what is done is left out. If the checkpoint does not fit without it, the program has changed once more, in the same
-   words, and they are meant anew: as few of them as make it fit, and those whose names are connected (a swap, a drop and what begins
-   in its place) together.
+   words, and they are meant anew: names that change, which loses nothing, where more fits so, and otherwise only what the refusal
+   would have the user say. A step that was dropped once is not dropped because somebody adds an aggregate to it.
 3. Whoever starts from a savepoint names what it holds: all that is said is done. The new lineage goes on with the list of the savepoint.
 """
 
@@ -22,21 +22,29 @@ from penstock.checkpoints.manifest import AppliedEntry, Manifest
 __all__ = ["done_already", "now_applied", "still_asked"]
 
 
-def still_asked(manifest: Manifest, facts: RestoreFacts, misfit: Callable[[RestoreFacts], tuple[int, ...]]) -> RestoreFacts:
-    """What is left to do of what is asked. `misfit` says how badly the checkpoint fits; nothing but zeros: it does."""
+Misfit = tuple[tuple[int, ...], set[tuple[str, str]]]
+"""How badly a checkpoint fits (zeros: it does), and what the refusals ask for."""
+
+
+def still_asked(manifest: Manifest, facts: RestoreFacts, misfit: Callable[[RestoreFacts], Misfit]) -> RestoreFacts:
+    """What is left to do of what is asked."""
     if facts.request != "latest":
         return facts
     asked = _requests(facts, manifest.epoch)
     before = {each.request for each in manifest.applied}
     left = [each for each in asked if each.request not in before]
-    found = _only(facts, left)
-    worst = misfit(found)
-    for group in _connected(asked):
-        more = [each for each in asked if each in left or each in group]
-        if any(worst) and len(more) > len(left) and misfit(_only(facts, more)) < worst:
-            left, found = more, _only(facts, more)
-            worst = misfit(found)
-    return facts if any(worst) and not any(misfit(facts)) else found  # some of it is only of use together
+    for swapped in _connected([each for each in asked if each.option == "rename"]):
+        worst, _ = misfit(_only(facts, left))
+        more = [each for each in asked if each in left or each in swapped]
+        if any(worst) and misfit(_only(facts, more))[0] < worst:
+            left = more
+    while True:
+        found = _only(facts, left)
+        _, asks = misfit(found)
+        more = [each for each in asked if each in left or (each.option, each.name) in asks]
+        if len(more) == len(left):
+            return found
+        left = more
 
 
 def done_already(manifest: Manifest, facts: RestoreFacts, left: RestoreFacts) -> list[AppliedEntry]:
@@ -71,7 +79,7 @@ def _only(facts: RestoreFacts, asked: Sequence[AppliedEntry]) -> RestoreFacts:
 
 
 def _connected(asked: Collection[AppliedEntry]) -> list[list[AppliedEntry]]:
-    """Requests that speak of the same names, directly or through a third."""
+    """Names that change places, or take the place of one that moves on: together."""
     groups: list[tuple[set[str], list[AppliedEntry]]] = []
     for each in asked:
         names = {each.name, each.new or each.name}

@@ -122,6 +122,7 @@ def _refusals(
             yield Refuse(
                 f"state '{before.step}.{before.table}' has columns ({_list(stored)}) in {what(facts)} and ({_list(wanted.values)}) now",
                 Fix("restore.state-columns", f"Put it back, or drop {of}. Write: {dropping(facts, whole)}"),
+                (("drop", whole),),
             )
             return
         yield from _field(before, after, each, stored, wanted, facts)
@@ -141,6 +142,7 @@ def _field(
                 f"Give it a default in its class, or declare it as T | None, or drop the state. "
                 f"Write: {dropping(facts, '.'.join(before.whole))}",
             ),
+            (("drop", ".".join(before.whole)),),
         )
     elif each.what == "removed":
         assert each.old is not None, "what is removed was there"
@@ -152,6 +154,7 @@ def _field(
             f"{found} has field {name!r} ({each.old.type}), and its class has no such field now. "
             f"It has: {', '.join(name[-1] for name in now)}",
             Fix("restore.field-removed", _renamed_or_removed(name, new, facts)),
+            (("drop", name),),
         )
     else:
         assert each.old is not None, "what changed was there"
@@ -160,6 +163,7 @@ def _field(
         yield Refuse(
             f"field {name!r} is {_typed(each.old)} in {found} and {_typed(each.new)} now, which does not hold all of its values",
             Fix("restore.field-changed", f"Put it back, or let it begin with its default. Write: {dropping(facts, old)}"),
+            (("drop", old),),
         )
 
 
@@ -185,18 +189,20 @@ def _aggregates(
                     f"{found} has no aggregate {name!r}, and {after.step!r} never closes: "
                     "it would be wrong for good, since it counts only from here on",
                     Fix("restore.aggregate-added", f"Say that it may. Write: {call(facts, start_empty=[name])}"),
+                    (("start_empty", name),),
                 )
         elif whats == {"removed"}:
             old = formerly(facts.rename, (after.step, aggregate))
             yield Refuse(
                 f"{found} has aggregate {old!r}, and step {after.step!r} has no such aggregate now. It has: {', '.join(now)}",
                 Fix("restore.aggregate-removed", _renamed_or_removed(old, added, facts)),
+                (("drop", old),),
             )
         else:
-            more = {"start_empty": [name]} if wanted.endless else {}
             old = formerly(facts.rename, (after.step, aggregate))
             told = [f"{_typed(each.old)} and is {_typed(each.new)} now" for each in different if each.old and each.new]
-            yield _another(f"aggregate {name!r}", f"it was {told[0]}" if told else "", dropping(facts, old, **more), facts)
+            differ = f"it was {told[0]}" if told else ""
+            yield _another(f"aggregate {name!r}", differ, old, name if wanted.endless else None, facts)
 
 
 def _kept(old: OperatorEntry, new: OperatorEntry, facts: RestoreFacts) -> Iterator[Refuse]:
@@ -212,22 +218,25 @@ def _kept(old: OperatorEntry, new: OperatorEntry, facts: RestoreFacts) -> Iterat
         now = new.keeps.get(name.removeprefix(f"{new.name}."), kept)
         if now == kept or is_dropped(facts, parts):
             continue
-        more = {"start_empty": [name]} if endless else {}
         differ = f"it kept {kept}, and keeps {now} now"
-        yield _another(f"{what_it_is} {name!r}", differ, dropping(facts, ".".join(parts), **more), facts)
+        yield _another(f"{what_it_is} {name!r}", differ, ".".join(parts), name if endless else None, facts)
 
 
-def _another(name: str, differ: str, said: str, facts: RestoreFacts) -> Refuse:
+def _another(who: str, differ: str, old: str, empty: str | None, facts: RestoreFacts) -> Refuse:
+    """`empty`: what begins here and never closes."""
+    said = dropping(facts, old, **({} if empty is None else {"start_empty": [empty]}))
     return Refuse(
-        f"{name} is another one now: what {what(facts)} keeps of it cannot be gone on from" + (f" ({differ})" if differ else ""),
+        f"{who} is another one now: what {what(facts)} keeps of it cannot be gone on from" + (f" ({differ})" if differ else ""),
         Fix("restore.aggregate-changed", f"Put it back, or begin it anew. Write: {said}"),
+        (("drop", old), *(() if empty is None else (("start_empty", empty),))),
     )
 
 
 def _withdrawn(step: str, aggregate: str, wanted: Wanted, facts: RestoreFacts) -> Refuse:
     """It cannot begin alone: the steps before it still withdraw what came before."""
     name, steps = f"{step}.{aggregate}", [*wanted.from_start()[aggregate], step]
-    anew = call_without(facts, name, drop=[formerly(facts.rename, (each,)) for each in steps])
+    drop = [formerly(facts.rename, (each,)) for each in steps]
+    anew = call_without(facts, name, drop=drop)
     return Refuse(
         f"{what(facts)} has nothing that aggregate {name!r} can go on from, and {step!r} never closes: rows that came before "
         "would be withdrawn from it that it never had, so it would be wrong for good",
@@ -236,6 +245,7 @@ def _withdrawn(step: str, aggregate: str, wanted: Wanted, facts: RestoreFacts) -
             "Take what keeps its values, such as min, max or collect, or count in windows, where those that open later are right, "
             f"or begin it anew together with the steps that withdraw rows. Write: {anew}",
         ),
+        tuple(("drop", each) for each in drop),
     )
 
 

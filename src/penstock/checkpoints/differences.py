@@ -199,6 +199,7 @@ def _states(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
                 f"{what(facts)} has state of step {operator.name!r}, and this pipeline has no such step. "
                 f"Its stateful steps: {_list(steps)}",
                 Fix("restore.step-removed", _renamed_or_removed((operator.name,), list(steps), facts, manifest)),
+                _drops(facts, operator.name),
             )
 
 
@@ -212,6 +213,7 @@ def _positions(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
                     f"{what(facts)} has positions of source {source.name!r}, and this pipeline has no such source. "
                     f"Its sources: {_list(sources)}",
                     Fix("restore.source-removed", _renamed_or_removed((source.name,), list(sources), facts, manifest)),
+                    _drops(facts, source.name),
                 )
         elif source.kind != sources[source.name]:
             yield Refuse(
@@ -221,6 +223,7 @@ def _positions(manifest: Manifest, facts: RestoreFacts) -> Iterator[Refuse]:
                     "restore.source-kind",
                     f"Read the new source from its beginning. Write: {dropping(facts, formerly(facts.rename, (source.name,)))}",
                 ),
+                _drops(facts, source.name),
             )
 
 
@@ -264,7 +267,7 @@ def _step(old: OperatorEntry, new: OperatorEntry, facts: RestoreFacts, manifest:
         full = f"{old.name}.{state.name if of is None else of}"
         if state.name not in states and of not in (None, state.name):
             if of in states and of in _told(old) and state.handles:
-                yield _whole_now(f"{old.name}.{of}", facts)
+                yield _whole_now((old.name, of), facts)
             continue  # what it is a part of is gone, which is said of that
         if state.name not in states:
             reason = f"{what(facts)} has state {full!r}, and step {new.name!r} keeps no such state now. It keeps: {_list(keeps)}"
@@ -272,20 +275,29 @@ def _step(old: OperatorEntry, new: OperatorEntry, facts: RestoreFacts, manifest:
                 yield _begin_anew(reason, new.name, facts)
                 continue
             fresh = [f"{new.name}.{name}" for name in keeps] if of in _told(old) else []
-            yield Refuse(reason, Fix("restore.state-removed", _renamed_or_removed((old.name, of), fresh, facts, manifest)))
+            text = _renamed_or_removed((old.name, of), fresh, facts, manifest)
+            yield Refuse(reason, Fix("restore.state-removed", text), _drops(facts, old.name, of))
             continue
         for reason in _changed_state(new.name, f"{old.name}.{state.name}", state, states[state.name], facts):
             if of is None:
                 yield _begin_anew(reason, new.name, facts)
                 continue
             said = dropping(facts, formerly(facts.rename, (old.name, of)))
-            yield Refuse(reason, Fix("restore.state-changed", f"Put it back, or drop it. Write: {said}"))
+            yield Refuse(
+                reason, Fix("restore.state-changed", f"Put it back, or drop it. Write: {said}"), _drops(facts, old.name, of)
+            )
 
 
 def _begin_anew(reason: str, step: str, facts: RestoreFacts) -> Refuse:
     """Of most steps one table means nothing without the others: they are kept or dropped together."""
     said = dropping(facts, formerly(facts.rename, (step,)))
-    return Refuse(reason, Fix("restore.step-changed", f"Put it back, or start the step empty. Write: {said}"))
+    return Refuse(
+        reason, Fix("restore.step-changed", f"Put it back, or start the step empty. Write: {said}"), _drops(facts, step)
+    )
+
+
+def _drops(facts: RestoreFacts, *name: str) -> tuple[tuple[str, str], ...]:
+    return (("drop", formerly(facts.rename, name)),)
 
 
 def _told(operator: OperatorEntry) -> list[str]:
@@ -293,12 +305,13 @@ def _told(operator: OperatorEntry) -> list[str]:
     return [name for _, name in states_of(operator) if "-" not in name]
 
 
-def _whole_now(name: str, facts: RestoreFacts) -> Refuse:
+def _whole_now(name: Name, facts: RestoreFacts) -> Refuse:
     """Long lists stand apart from their keys, and the state that has their name now would not look there."""
     return Refuse(
-        f"state {name!r} has long lists in {what(facts)}, each in pieces, and now keeps each value as a whole: "
+        f"state {'.'.join(name)!r} has long lists in {what(facts)}, each in pieces, and now keeps each value as a whole: "
         "it is a ListState with ttl=, or no ListState",
-        Fix("restore.list-whole", f"Put it back as it was, or drop it. Write: {call(facts, drop=[name])}"),
+        Fix("restore.list-whole", f"Put it back as it was, or drop it. Write: {dropping(facts, formerly(facts.rename, name))}"),
+        _drops(facts, *name),
     )
 
 

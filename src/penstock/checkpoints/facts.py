@@ -67,10 +67,14 @@ class RestoreFacts:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Do not start: what a RestoreError says, and what to do about it."""
+    """Do not start: what a RestoreError says, and what to do about it.
+
+    `asks`: what the fix would have the user say, as ("drop", "step.state").
+    """
 
     message: str
     fix: Fix
+    asks: tuple[tuple[str, str], ...] = ()
 
     def error(self) -> RestoreError:
         """As it is raised."""

@@ -109,7 +109,7 @@ def decide_restore(facts: RestoreFacts) -> Decision:
     chosen = facts.savepoint if facts.request == "savepoint" else facts.newest
     if facts.request == "none" or chosen is None:
         return StartEmpty(facts.new_lineage, promised, now_applied(None, facts, facts))
-    left = still_asked(chosen, facts, lambda some: _Fit.of(chosen, some).misfit)
+    left = still_asked(chosen, facts, lambda some: ((fit := _Fit.of(chosen, some)).misfit, fit.asks))
     fit = _Fit.of(chosen, left)
     if any(fit.misfit):
         return (fit.mistakes or fit.refusals)[0]
@@ -156,6 +156,11 @@ class _Fit:
     def misfit(self) -> tuple[int, int]:
         """The less the better; a mistake is worse than any number of differences."""
         return len(self.mistakes), len(self.refusals) - self.unknown
+
+    @property
+    def asks(self) -> set[tuple[str, str]]:
+        """What the user is told to say."""
+        return {ask for refusal in self.refusals for ask in refusal.asks}
 
 
 def _with_options(manifest: Manifest, facts: RestoreFacts) -> Manifest:
