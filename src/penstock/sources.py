@@ -95,7 +95,8 @@ def generate(
     `make` gets an int64 array of row numbers and returns a column for each name (numpy or Arrow), or a RecordBatch. It
     must be a pure function of its arguments. If it takes a parameter `columns`, it is told which ones are used.
 
-    A function of one row is slower and may be simpler: it takes nothing but a number, or says `int`, and returns a row.
+    A function of one row is slower and may be simpler: it takes nothing but a number, or says `int`, and returns a row. Parameters
+    with defaults (`lambda n, k=k: …`) keep them, all but `seed`.
 
         sources.generate(lambda n: {"id": n, "user": "ann" if n % 2 else "bob"}, schema="id bigint, user string")
 

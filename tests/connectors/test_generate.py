@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from penstock import sources
 from penstock.connectors.adevents import AD_EVENT, ad_events, campaign_of, campaigns
-from penstock.errors import ConfigError, RowError
+from penstock.errors import ConfigError, FunctionError, RowError
+from penstock.tracebacks import users_frames
 
 from .reading import check_resume, context, read, read_all
 
@@ -181,3 +182,72 @@ def test_a_row_that_does_not_fit_is_named_by_its_number() -> None:
 
     with pytest.raises(RowError, match="source 'generate', row 6: n: expected bigint, and found str"):
         read(sources.generate(make, schema="n bigint", rows=10))
+
+
+@pytest.mark.parametrize(
+    "value", ["click", "sixes!", b"click", bytearray(6), 5, None, np.int64(5), np.array(5), pa.scalar(5), {"a": 1}]
+)
+def test_one_value_is_not_taken_for_a_column(value: Any) -> None:
+    """Text had been spelled out: six rows had got a letter each."""
+    source = sources.generate(lambda index, seed: {"kind": value}, schema="kind string", rows=6, splits=1)
+    with pytest.raises(ConfigError, match=r"6 numbers, and gave one value as column 'kind': .* 6 values") as caught:
+        read(source)
+    assert caught.value.fix is not None
+
+
+def test_whatever_holds_a_value_for_each_row_is_a_column() -> None:
+    whole = [0, 1, 2]
+    for values in (whole, tuple(whole), np.arange(3), pa.array(whole), pa.chunked_array([[0], [1, 2]]), range(3), iter(whole)):
+        made = {"n": values}
+        assert read(sources.generate(lambda i, seed, made=made: made, schema="n bigint", rows=3, splits=1)).rows == [  # type: ignore[misc]
+            {"n": n} for n in whole
+        ]
+
+
+@pytest.mark.parametrize(
+    ("make", "raised"),
+    [
+        (lambda n, seed: {"n": n.bit_length()}, AttributeError),
+        (lambda n, seed: {"n": [0][n[5]]}, IndexError),
+        (lambda n, seed: {"n": 1 // 0}, ZeroDivisionError),
+    ],
+)
+def test_a_function_that_fails_on_an_array_is_told_what_it_got(make: Any, raised: type[Exception]) -> None:
+    with pytest.raises(FunctionError, match=f"called with an array of 3 numbers, and raised {raised.__name__}: ") as caught:
+        read(sources.generate(make, schema="n bigint", rows=3, splits=1))
+    assert caught.value.fix is not None
+    assert caught.value.__cause__ is not None
+    assert users_frames(caught.value.__cause__)[-1].function == "<lambda>"
+
+
+def test_a_function_that_asks_for_an_array_fails_as_it_does() -> None:
+    def make(index: np.ndarray[Any, Any], seed: int) -> dict[str, Any]:
+        raise ConnectionError("later")
+
+    with pytest.raises(ConnectionError, match="later"):
+        read(sources.generate(make, schema="n bigint", rows=3))
+
+
+def test_a_default_bound_in_a_loop_is_not_taken_for_the_seed() -> None:
+    """It had been the seed, which is 0: the rows were all 0."""
+    many = [sources.generate(lambda n, k=k: {"n": n * k}, schema="n bigint", rows=3, splits=1) for k in (2, 3)]  # type: ignore[misc]
+    assert [[row["n"] for row in read(source).rows] for source in many] == [[0, 2, 4], [0, 3, 6]]
+
+
+def scaled(index: Any, scale: int, seed: int) -> dict[str, Any]:
+    return {"n": index * scale + seed}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda index, scale=2, seed=0: scaled(index, scale, seed),
+        lambda index, *, seed: scaled(index, 2, seed),
+        lambda index, columns, seed: scaled(index, 2, seed),
+        lambda index, salt: scaled(index, 2, salt),
+        lambda *given: scaled(given[0], 2, given[1]),
+        functools.partial(scaled, scale=2),
+    ],
+)
+def test_the_seed_goes_to_the_parameter_of_its_name_or_else_to_the_second(make: Any) -> None:
+    assert read(sources.generate(make, schema="n bigint", rows=3, splits=1, seed=5)).rows == [{"n": 5}, {"n": 7}, {"n": 9}]

@@ -45,7 +45,14 @@ def lane(source: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda n, seed: {"user": "ann" if n % 2 else "bob"}, lambda n, seed: "ann", lambda n, seed: [n]]
+    "make",
+    [
+        lambda n, seed: {"user": "ann" if n % 2 else "bob"},
+        lambda n, seed: {"user": f"user {n}"},
+        lambda n, seed: {"user": n.bit_length()},
+        lambda n, seed: "ann",
+        lambda n, seed: [n],
+    ],
 )
 def test_a_function_that_expects_one_number_is_given_one_as_the_fix_says(make: Any) -> None:
     text = shown("generate.one_row", lambda: lane(sources.generate(make, schema="user string", rows=3)))

@@ -11,6 +11,8 @@ returns a row, and costs a call of Python for each.
    is ever waited for. After a restart the rate starts anew: time in which nothing ran is not made up for.
 4. Which of the two a function is, its first parameter says: `int` means one number, another annotation the array. Without an
    annotation a function of nothing but `index` gets one number, any other the array.
+5. The seed is for a parameter called `seed`, or else for the second one, unless that has a default: `lambda n, k=k: …`, as it is
+   written in a loop, is a function of nothing but `index`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import pyarrow as pa
 
 from penstock.connectors.connector import Began, Chunk, Json, Reader, Source, SourceContext
 from penstock.connectors.memory import as_dict, column_of
-from penstock.errors import ConfigError, Fix, RowError
+from penstock.errors import ConfigError, Fix, FunctionError, RowError, brief
 from penstock.exact import exactly
 from penstock.names import check_name
 from penstock.schema import to_schema
@@ -101,7 +103,7 @@ class _GenerateReader(Reader):
         columns = context.columns
         self.schema = pa.schema([source.schema.field(name) for name in columns])
         self.calling = source.calling
-        self.extra: dict[str, Any] = {"columns": columns} if self.calling.told_columns else {}
+        self.seed, self.extra = self.calling.behind_index(source.seed, columns)
         rows = source.rows
         self.end = None if rows is None else max(0, (rows - lane + source.lanes - 1) // source.lanes)
         self.told_end = False
@@ -145,19 +147,20 @@ class _GenerateReader(Reader):
         for each in self.schema:
             if each.name not in have:
                 raise ConfigError(f"source {self.source.name!r}: make gave no column {each.name!r}, but {', '.join(have)}")
-            arrays.append(_array(made[each.name], each, count, self.source.name))
+            fix = None if self.calling.annotated else ONE_ROW
+            arrays.append(_array(made[each.name], each, count, self.source.name, fix))
         fields = [each.with_type(array.type) for each, array in zip(self.schema, arrays)]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
     def _columns(self, index: np.ndarray[Any, Any]) -> Mapping[str, Any] | pa.RecordBatch:
         source, calling = self.source, self.calling
         try:
-            made = source.make(index, *calling.seed(source.seed), **self.extra)
-        except (TypeError, ValueError) as error:
+            made = source.make(index, *self.seed, **self.extra)
+        except Exception as error:
             if calling.annotated:
                 raise
-            # It will be the same at the next attempt: a function of one number does not know what to do with an array.
-            raise RowError(
+            # Whatever it is: a function of one number does not know what to do with an array.
+            raise FunctionError(
                 f"source {source.name!r}: make was called with an array of {len(index)} numbers, and raised"
                 f" {type(error).__name__}: {error}",
                 fix=ONE_ROW,
@@ -172,19 +175,18 @@ class _GenerateReader(Reader):
 
     def _rows(self, index: np.ndarray[Any, Any]) -> Mapping[str, Any]:
         source = self.source
-        seed = self.calling.seed(source.seed)
-        rows = [as_dict(source.make(number, *seed, **self.extra), source.schema) for number in index.tolist()]
+        rows = [as_dict(source.make(number, *self.seed, **self.extra), source.schema) for number in index.tolist()]
         return {each.name: column_of([row.get(each.name) for row in rows], each, source.name, index) for each in self.schema}
 
 
 @dataclass(frozen=True, slots=True)
 class Calling:
-    """What a function wants to be called with: one number or an array of them, and the seed or not."""
+    """What a function wants to be called with: one number or an array of them, the seed or not, and the columns or not."""
 
     by_row: bool
     annotated: bool
     seeded: bool
-    told_columns: bool
+    named: frozenset[str]  # of `seed` and `columns` those that it gets by name
 
     @classmethod
     def of(cls, make: Callable[..., Any]) -> Calling:
@@ -192,23 +194,29 @@ class Calling:
         try:
             parameters = inspect.signature(make).parameters
         except (TypeError, ValueError):
-            return cls(False, False, True, False)
-        places = [
-            p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name != "columns"
-        ]
+            return cls(False, False, True, frozenset())
+        places = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        first, second = [*(p for p in places if p.name != "columns"), None, None][:2]
+        named = {p.name for p in parameters.values() if p is not first and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
         several = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
-        seeded = len(places) > 1 or several
-        annotation = places[0].annotation if places else inspect.Parameter.empty
-        annotated = annotation is not inspect.Parameter.empty
-        by_row = annotation in (int, "int") if annotated else not seeded
-        return cls(by_row, annotated, seeded, "columns" in parameters)
+        seeded = "seed" in named or several or (second is not None and (second.default is second.empty or second.name == "seed"))
+        annotated = first is not None and first.annotation is not first.empty
+        by_row = first.annotation in (int, "int") if first is not None and annotated else not seeded
+        return cls(by_row, annotated, seeded, frozenset(named & {"seed", "columns"}))
 
-    def seed(self, seed: int) -> tuple[int, ...]:
-        """The seed, if it is wanted."""
-        return (seed,) if self.seeded else ()
+    def behind_index(self, seed: int, columns: tuple[str, ...]) -> tuple[tuple[int, ...], dict[str, Any]]:
+        """What it is called with besides `index`: in order, and by name."""
+        by_name = {"seed": seed, "columns": columns}
+        return (seed,) if self.seeded and "seed" not in self.named else (), {name: by_name[name] for name in self.named}
 
 
-def _array(values: Any, each: pa.Field, count: int, name: str) -> pa.Array:
+def _array(values: Any, each: pa.Field, count: int, name: str, fix: Fix | None) -> pa.Array:
+    if not _is_column(values):
+        raise ConfigError(
+            f"source {name!r}: make was called with an array of {count} numbers, and gave one value as column {each.name!r}:"
+            f" {brief(values)}. Expected: an array or a list of {count} values",
+            fix=fix,
+        )
     try:
         array = values if isinstance(values, pa.Array) else pa.array(values)
         encoded = pa.types.is_dictionary(array.type) and array.type.value_type == each.type
@@ -224,3 +232,10 @@ def _array(values: Any, each: pa.Field, count: int, name: str) -> pa.Array:
     if array.null_count and not each.nullable:
         raise ConfigError(f"source {name!r}: column {each.name!r} is not null, and make gave nulls")
     return array
+
+
+def _is_column(values: Any) -> bool:
+    """Whether it holds values of rows. Text and records have parts as well, but they are one value each."""
+    if isinstance(values, str | bytes | bytearray | Mapping | pa.Scalar) or getattr(values, "ndim", 1) == 0:
+        return False
+    return hasattr(values, "__iter__") or hasattr(values, "__arrow_c_array__")
