@@ -18,7 +18,7 @@ import penstock as pen
 from penstock import col, sinks, sources
 from penstock.connectors.connector import Chunk, Json, Reader, Sink, SinkContext, Source, SourceContext, Writer
 from penstock.errors import RowError
-from penstock.tracebacks import FRAMES_MAX, blame, describe, place_of, told, users_frames
+from penstock.tracebacks import FRAMES_MAX, blame, describe, is_users, place_of, told, users_frames
 
 SCHEMA = "n bigint, at timestamp"
 ROWS = [{"n": 1, "at": datetime(2026, 1, 1, tzinfo=UTC)}]
@@ -348,6 +348,44 @@ def test_a_result_that_does_not_fit_names_the_function_that_returned_it() -> Non
 
     raised, _ = failure(stream("p").map(words).write(out()))
     assert f"(by {line_of(words, 0)} in {words.__code__.co_qualname})" in raised
+
+
+def test_a_column_that_does_not_fit_is_told_by_the_users_line_and_not_tried_again() -> None:
+    """Frames of pyarrow's own modules had been taken for the user's: their lines were told, and there were three tries."""
+
+    @pen.udf(returns="bigint")
+    def words(values: pa.Array) -> pa.Array:
+        return pa.array(["three"] * len(values))
+
+    pipeline = stream("p").select(v=words(col("n"))).write(out())
+    job = pipeline.start(pen.Local(restarts=5, backoff="1ms"))
+    with pytest.raises(pen.JobError) as caught:
+        job.wait()
+    assert "in test_a_column_that_does_not_fit_is_told_by_the_users_line_and_not_tried_again.<locals>.words)" in str(caught.value)
+    assert ".pxi" not in str(caught.value)
+    assert job.status().restarts == 0
+
+
+def fails_in_arrow() -> Any:
+    return pa.array(["three"]).cast(pa.int64())
+
+
+def fails_in_numpy() -> Any:
+    return np.random.default_rng(0).choice(2, p=[1.0, 1.0])
+
+
+@pytest.mark.parametrize("function", [fails_in_arrow, fails_in_numpy])
+def test_of_modules_of_cython_no_frame_is_shown(function: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError) as caught:
+        function()
+    assert [frame.function for frame in users_frames(caught.value)][1:] == [function.__name__]
+
+
+def test_where_a_module_of_cython_lies_the_module_says() -> None:
+    assert is_users("own.pyx", "/home/ann/own.cpython-311-x86_64-linux-gnu.so")
+    assert not is_users("lib.pyx", "/usr/lib/python3.11/site-packages/pandas/_libs/lib.cpython-311-x86_64-linux-gnu.so")
+    assert not is_users("pandas/_libs/lib.pyx")
+    assert is_users("<ipython-input-1>")
 
 
 def parse(text: str) -> Any:

@@ -8,7 +8,8 @@ where Penstock called the function to where it raised. Three things are made of 
 * `describe`: all of it as text, which is how an error travels from a worker to the driver, into the status and into the log.
 
 A frame is the user's unless it lies in Penstock, in Python's own library, or in a package that Penstock itself calls. Other packages
-count: the user's function called them.
+count: the user's function called them. Modules of Cython name their files as they lay where they were built (`pyarrow/array.pxi`): of
+those, and of code that was made from text, the module says where it lies.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ PACKAGE = str(Path(__file__).resolve().parent) + os.sep
 LIBRARY = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 INSTALLED = ("site-packages", "dist-packages")
 INNER = {"numpy", "pyarrow", "pandas", "pyspark", "py4j", "sqlglot", "xxhash"}
+CYTHON = (".pyx", ".pxi", ".pxd")
 FRAMES_MAX = 12
 WHO = "_penstock_who"
 
@@ -62,8 +64,12 @@ class Told(str):
         return made
 
 
-def is_users(file: str) -> bool:
-    """Whether a file is none of ours, and of nobody whom only we call."""
+def is_users(file: str, module: str | None = None) -> bool:
+    """Whether a file is none of ours, and of nobody whom only we call. `module`: the file of the module that the code is in."""
+    if not os.path.isabs(file):
+        if module is None and file.endswith(CYTHON):
+            return False
+        file = module or file
     if file.startswith((PACKAGE, "<frozen ")):
         return False
     parts = Path(file).parts
@@ -78,7 +84,7 @@ def users_frames(error: BaseException) -> tuple[Frame, ...]:
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:
-        frames = tuple(Frame(*found) for found in _frames(current.__traceback__) if is_users(found[0]))
+        frames = tuple(frame for frame, module in _frames(current.__traceback__) if is_users(frame.file, module))
         if frames:
             return frames
         seen.append(current)
@@ -91,9 +97,12 @@ def frames_of(error: BaseException) -> tuple[Frame, ...]:
     return (getattr(error, WHO, None) or ("", ()))[1] or users_frames(error)
 
 
-def _frames(trace: TracebackType | None) -> Iterator[tuple[str, int, str]]:
+def _frames(trace: TracebackType | None) -> Iterator[tuple[Frame, str | None]]:
+    """The calls, each with the file of its module if that is known."""
     for frame, line in traceback.walk_tb(trace):
-        yield frame.f_code.co_filename, line, frame.f_code.co_qualname
+        module = frame.f_globals.get("__file__")
+        code = frame.f_code
+        yield Frame(code.co_filename, line, code.co_qualname), module if isinstance(module, str) else None
 
 
 def told(error: BaseException, function: Any = None, before: str = "", after: str = "") -> Told:
@@ -177,8 +186,8 @@ def describe(error: BaseException, *, named: bool = True) -> str:
     ours = isinstance(error, PenstockError)
     text = str(error) if ours else _named(error)
     if not ours and not frames and (inner := list(_frames(error.__traceback__))):
-        file, line, function = inner[-1]
-        text += f" (in {Path(file).parent.name}/{Frame(file, line, function).place})"
+        frame, _ = inner[-1]
+        text += f" (in {Path(frame.file).parent.name}/{frame.place})"
     name = who.partition(" (")[0]
     if who and named and name.partition(" ")[2] not in text:
         text = f"{who}: {text}"
