@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 import penstock as pen
-from penstock import col, sinks, sources
+from penstock import col, sinks, sources, tracebacks
 from penstock.connectors.connector import Chunk, Json, Reader, Sink, SinkContext, Source, SourceContext, Writer
 from penstock.errors import RowError
-from penstock.tracebacks import FRAMES_MAX, blame, describe, is_users, place_of, told, users_frames
+from penstock.tracebacks import FRAMES_MAX, Within, blame, describe, is_users, place_of, told, users_frames
 
 SCHEMA = "n bigint, at timestamp"
 ROWS = [{"n": 1, "at": datetime(2026, 1, 1, tzinfo=UTC)}]
@@ -320,6 +320,61 @@ def test_a_function_that_raises_is_told_with_its_line_and_the_line_of_the_step(
         assert "/src/penstock/" not in text
     said = logged + "".join(str(record.exc_text or "") for record in caplog.records)
     assert said.count("in breaks\n") == 1, said
+
+
+ENDS: dict[str, tuple[type[BaseException], Any]] = {
+    "exits": (SystemExit, 3),
+    "ends a generator": (GeneratorExit, "early"),
+    "says half a character": (ValueError, "\ud800"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_function_that_exits_fails_like_any_other(way: str, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sys.exit()` had ended the process that the function was called in, or the job without the step."""
+
+    def ends(found: Any) -> Any:
+        raise kind(said)
+
+    kind, said = ENDS[end]
+    monkeypatch.setitem(globals(), "breaks", ends)
+    make, function, who = WAYS[way]
+    raised, status = failure(make())
+    for text in (raised, status):
+        assert kind.__name__ in text, text
+        assert f"in {function.__code__.co_qualname}\n" in text, text
+        assert f"Your code, called by {who}test_tracebacks.py:" in text, text
+
+
+def test_a_function_that_exits_makes_a_dead_letter_and_leaves_ctrl_c_alone() -> None:
+    ended: list[type[BaseException]] = [SystemExit]
+
+    def ends(row: pen.Row) -> int:
+        raise ended[0]
+
+    def pipeline() -> pen.Pipeline:
+        found.clear()
+        p = pen.Pipeline("ends", on_error="dead-letter")
+        p.read(sources.memory(ROWS, schema=SCHEMA)).map(ends).write(sinks.memory("ends-out"))
+        p.dead_letters.select("error").write(found)
+        return p
+
+    found = sinks.memory("ends-letters")
+    pipeline().run(pen.Local())
+    assert [row["error"].partition(" ")[0] for row in found.rows()] == ["SystemExit"]
+    ended[0] = KeyboardInterrupt
+    with pytest.raises(pen.JobError, match="KeyboardInterrupt"):
+        pipeline().run(pen.Local())
+
+
+def test_a_generator_of_ours_that_is_closed_is_no_failure() -> None:
+    code = "def rows():\n  with Within('step'):\n    yield 1\n    yield 2"
+    names: dict[str, Any] = {"Within": Within}
+    exec(compile(code, tracebacks.__file__, "exec"), names)
+    rows = names["rows"]()
+    next(rows)
+    rows.close()
 
 
 def test_a_dead_letter_says_where_the_function_raised() -> None:

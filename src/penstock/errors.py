@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 __all__ = [
+    "RAISED",
     "BadNameError",
     "ChannelError",
     "ConfigError",
@@ -33,6 +34,9 @@ __all__ = [
 ]
 
 SHOWN_MAX = 80
+
+RAISED = (Exception, SystemExit, GeneratorExit)
+"""What a function of the user's ends with if it fails. A `sys.exit()` in it must not end a process of the job, without a word."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import Fix, PlanError, RowError
+from penstock.errors import RAISED, Fix, PlanError, RowError
 from penstock.exact import exactly_batch
 from penstock.row import Row, row_of
 from penstock.schema import (
@@ -66,7 +66,7 @@ __all__ = [
 
 _KINDS = ("map", "flat_map", "filter", "map_async")
 
-Errors = list[tuple[int, Exception]]
+Errors = list[tuple[int, BaseException]]
 Origin = Sequence[int]
 """The number of the row each result came from."""
 Decoder = Callable[[list[list[Any]], int], Iterable[Any]]
@@ -134,7 +134,7 @@ class RowFunction:
             return Applied(exactly_batch(rows, self.output), np.array(origin, dtype=np.int64), errors)
         return self.fit(origin, results, errors)
 
-    def arguments(self, batch: pa.RecordBatch) -> list[tuple[Any, Exception | None]]:
+    def arguments(self, batch: pa.RecordBatch) -> list[tuple[Any, BaseException | None]]:
         """For each row what the function is to get, or why that cannot be made."""
         values = arguments_of(self, batch)
         return [(None, value.error) if type(value) is Failed else (value, None) for value in values]
@@ -183,7 +183,7 @@ class RowFunction:
                     origin += [index] * len(several)
                 elif _truth(self.name, found):
                     origin.append(index)
-            except Exception as error:  # Whatever a user's function raises is an error of its row.
+            except RAISED as error:  # Whatever a user's function raises is an error of its row.
                 errors.append((index, error))
         return origin, results, errors
 
@@ -196,7 +196,7 @@ class RowFunction:
                 try:
                     found = function(value)
                     return _several(self.name, found) if whole else found
-                except Exception:
+                except RAISED:
                     if not left:
                         raise
             raise AssertionError("there is at least one attempt")
@@ -210,7 +210,7 @@ class RowFunction:
 
     def _without_misfits(self, origin: Origin, results: list[Any], errors: Errors) -> tuple[pa.RecordBatch, Origin, Errors]:
         """The rows that fit; the input rows of the others are added to the errors."""
-        bad: dict[int, Exception] = {}
+        bad: dict[int, BaseException] = {}
         for index, result in zip(origin, results, strict=True):
             try:
                 self._to_batch([result])
@@ -239,7 +239,7 @@ def _mapped(function: Callable[[Any], Any], values: Sure, rows: int) -> tuple[Or
             results.extend(each)  # up to the row that fails; the next time from the one behind it
             if len(results) + len(errors) < rows:
                 raise RuntimeError("the function raised StopIteration")
-        except Exception as error:  # Whatever a user's function raises is an error of its row.
+        except RAISED as error:  # Whatever a user's function raises is an error of its row.
             errors.append((len(results) + len(errors), error))
     bad = {row for row, _ in errors}
     return range(rows) if not bad else [row for row in range(rows) if row not in bad], results, errors
@@ -329,7 +329,7 @@ class Reading(Protocol):
 class Failed:
     """Stands for an argument that could not be made: the call raises this error instead."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
@@ -502,7 +502,7 @@ def _safely(maker: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def make(value: Any) -> Any:
         try:
             return maker(value)
-        except Exception as error:
+        except RAISED as error:
             return Failed(error)
 
     return make

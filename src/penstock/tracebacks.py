@@ -25,9 +25,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from penstock.errors import PenstockError
+from penstock.errors import RAISED, FunctionError, PenstockError, readable
 
-__all__ = ["Frame", "Told", "Within", "blame", "describe", "described", "frames_of", "joined", "place_of", "told", "users_frames"]
+__all__ = [
+    "Frame",
+    "Told",
+    "Within",
+    "blame",
+    "describe",
+    "described",
+    "frames_of",
+    "joined",
+    "place_of",
+    "told",
+    "users_frames",
+]
 
 PACKAGE = str(Path(__file__).resolve().parent) + os.sep
 LIBRARY = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
@@ -58,8 +70,8 @@ class Told(str):
     frames: tuple[Frame, ...]
 
     def __new__(cls, text: str, frames: tuple[Frame, ...] = ()) -> Told:
-        """A text that carries frames."""
-        made = super().__new__(cls, text)
+        """A text that carries frames. It can be stored as it is, so that nobody makes another text of it, without frames."""
+        made = super().__new__(cls, readable(text))
         made.frames = frames
         return made
 
@@ -121,7 +133,7 @@ def _named(error: BaseException) -> str:
         text = error.message if isinstance(error, PenstockError) else str(error)
     except Exception:  # an exception of a user's, or one that asks a process that is gone
         return type(error).__name__
-    return f"{type(error).__name__}: {text}"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _places(frames: Sequence[Frame]) -> str:
@@ -160,7 +172,11 @@ def blame(error: BaseException, who: str, frames: tuple[Frame, ...] = ()) -> Non
 
 
 class Within:
-    """`with Within("step 'totals' (ads.py:24)"):` blames what is raised inside."""
+    """`with Within("step 'totals' (ads.py:24)"):` blames what is raised inside.
+
+    What would end a process (`sys.exit()`) ends only the function: it is a `FunctionError`. `GeneratorExit` is one if the user's code
+    raised it; else a generator of ours is closed.
+    """
 
     __slots__ = ("_who",)
 
@@ -171,8 +187,15 @@ class Within:
         """Nothing is done."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not isinstance(error, RAISED):
+            return
+        frames = users_frames(error)
         if isinstance(error, Exception):
-            blame(error, self._who)
+            blame(error, self._who, frames)
+        elif frames or isinstance(error, SystemExit):
+            failed = FunctionError(_named(error))
+            blame(failed, self._who, frames)
+            raise failed from error
 
 
 def describe(error: BaseException, *, named: bool = True) -> str:

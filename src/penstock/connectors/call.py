@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.connectors.connector import Chunk, Json, Reader, Source, SourceContext
 from penstock.connectors.memory import memory
-from penstock.errors import FunctionError
+from penstock.errors import RAISED, FunctionError
 from penstock.names import check_name
 from penstock.schema import to_schema
 
@@ -63,7 +63,7 @@ class _CallReader(Reader):
         source = self._source
         try:
             table = memory(_rows(source.function(), source.schema), schema=source.schema, name=source.name).table
-        except Exception as error:  # whatever a user's function, or a driver, raises
+        except RAISED as error:  # whatever a user's function, or a driver, raises
             raise FunctionError(f"source {source.name!r}: its function failed: {type(error).__name__}: {error}") from error
         batches = table.select(self._columns).combine_chunks().to_batches()
         return Chunk(batches[0] if batches else None, table.num_rows, ended=True)

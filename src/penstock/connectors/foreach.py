@@ -18,7 +18,7 @@ import xxhash
 
 from penstock.connectors.connector import Committer, Sink, SinkContext, Writer
 from penstock.connectors.staged import StagedCommitter, StagedWriter
-from penstock.errors import FunctionError
+from penstock.errors import RAISED, FunctionError
 from penstock.names import check_name
 
 __all__ = ["Epoch", "ForeachBatch", "foreach_batch"]
@@ -69,7 +69,7 @@ class _Calls(StagedCommitter):
     def deliver(self, epoch: int, rows: pa.RecordBatchReader, attempt: int) -> None:
         try:
             self._call(rows, Epoch(epoch, attempt, _token(self.context, epoch)))
-        except Exception as error:  # whatever a user's function raises
+        except RAISED as error:  # whatever a user's function raises
             raise FunctionError(f"{type(error).__name__}: {error}") from error
 
 

@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import Fix, PenstockError, PlanError, RowError
+from penstock.errors import RAISED, Fix, PenstockError, PlanError, RowError
 from penstock.expr.aggregates import Aggregate
 from penstock.expr.evaluate import node_of
 from penstock.expr.nodes import Node, Udf, literal
@@ -162,7 +162,7 @@ class UserCall:
         """Call a method; what it raises is told by name."""
         try:
             found = getattr(self.aggregate, method)(*args)
-        except Exception as error:  # Whatever a user's code raises.
+        except RAISED as error:  # Whatever a user's code raises.
             raise AggregateFailed(f"{self.name}.{method} failed: {error!r}") from error
         return found if method == "result" else self.returned(found, method)
 
@@ -209,7 +209,7 @@ class UserCall:
             raise PlanError(
                 error.message, fix=Fix("user-aggregate.accumulator", _typing(self.name, plain_value(first)))
             ) from error
-        except Exception as error:  # Whatever a user's code raises.
+        except RAISED as error:  # Whatever a user's code raises.
             raise PlanError(f"{self.name}.create failed: {error!r}") from error
         return found
 
@@ -293,7 +293,7 @@ class UserSlots(Slots):
         try:
             for place, row in enumerate(rows):
                 accumulator = add(accumulator, *row) if signs is None or signs[place] > 0 else retract(accumulator, *row)
-        except Exception:
+        except RAISED:
             return self._fold_carefully(rows, signs)
         return accumulator, {}
 
@@ -305,7 +305,7 @@ class UserSlots(Slots):
             method = "add" if signs is None or signs[place] > 0 else "retract"
             try:
                 found = getattr(self._call.aggregate, method)(copy.deepcopy(accumulator), *row)
-            except Exception as error:
+            except RAISED as error:
                 refused[place] = told(error, before=f"{self._call.name}.{method} failed: ")
                 continue
             accumulator = self._call.returned(found, method)

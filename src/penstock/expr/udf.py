@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import Fix, PlanError, RowError
+from penstock.errors import RAISED, Fix, PlanError, RowError
 from penstock.expr.nodes import Udf
 from penstock.expr.promote import Typed
 from penstock.expr.rowwise import Evaluated, masked, with_errors
@@ -88,7 +88,7 @@ def _by_value(node: Udf, args: list[Any], rows: int) -> Evaluated:
     values: list[Any] = [None] * rows
     bad = [False] * rows
     skipped = [False] * rows
-    first: Exception | None = None
+    first: BaseException | None = None
     records = any(node.makers)
     instances = has_records(node.returns.type)
     for index in range(rows):
@@ -100,7 +100,7 @@ def _by_value(node: Udf, args: list[Any], rows: int) -> Evaluated:
             made = [v if m is None or v is None else m(v) for v, m in zip(row, node.makers)] if records else row
             found = node.function(*made)
             values[index] = plain_value(found) if instances else found
-        except Exception as error:  # Whatever a user's function raises is an error of its row.
+        except RAISED as error:  # Whatever a user's function raises is an error of its row.
             bad[index], first = True, first or error
     return _fitted(node, values, bad, skipped, first)
 
@@ -126,7 +126,7 @@ def has_records(kind: pa.DataType) -> bool:
     return pa.types.is_struct(kind) or any(map(has_records, [kind.item_type] if pa.types.is_map(kind) else inner))
 
 
-def _fitted(node: Udf, values: list[Any], bad: list[bool], skipped: list[bool], first: Exception | None) -> Evaluated:
+def _fitted(node: Udf, values: list[Any], bad: list[bool], skipped: list[bool], first: BaseException | None) -> Evaluated:
     """The returned values as an array; those that do not fit are found one by one, only if there are any."""
     loose = node.returns.with_nullable(True)
     called = [value for value, out in zip(values, map(any, zip(bad, skipped, strict=True)), strict=True) if not out]
@@ -149,7 +149,7 @@ def _by_column(node: Udf, args: list[Any], rows: int) -> Evaluated:
     arrays = [arg if isinstance(arg, pa.Array) else pa.repeat(arg, rows) for arg in args]
     try:
         return Evaluated(_call_arrays(node, arrays, rows))
-    except Exception as error:
+    except RAISED as error:
         if rows <= 1:
             return Evaluated(
                 pa.nulls(rows, node.returns.type),
@@ -162,7 +162,7 @@ def _by_column(node: Udf, args: list[Any], rows: int) -> Evaluated:
     return masked(pa.concat_arrays([one.values for one in found]), bad, reason)
 
 
-def _reason(node: Udf, error: Exception | None) -> str:
+def _reason(node: Udf, error: BaseException | None) -> str:
     return "" if error is None else told(error, node.function, before=f"{node.name}() failed: ")
 
 

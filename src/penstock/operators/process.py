@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import FunctionError, RowError
+from penstock.errors import RAISED, FunctionError, RowError
 from penstock.exact import exactly
 from penstock.functions import Failed, arguments_of
 from penstock.operators.groups import group_rows
@@ -176,7 +176,7 @@ class Process(Operator):
         try:
             found = on_batch(states.Keys(keys, moments), shown, self._ctx)
             made = [] if found is None else [found] if isinstance(found, pa.RecordBatch) else list(found)
-        except Exception as error:
+        except RAISED as error:
             raise FunctionError(f"step {self.name!r}: on_batch raised {type(error).__name__}: {error}") from error
         self._flush()
         for rows in made:
@@ -370,9 +370,9 @@ class Process(Operator):
         clock_name: str,
         *,
         careful: bool,
-    ) -> list[tuple[_Work | None, int, Exception]]:
+    ) -> list[tuple[_Work | None, int, BaseException]]:
         """Each row, and each timer in between; which failed."""
-        bad: list[tuple[_Work | None, int, Exception]] = []
+        bad: list[tuple[_Work | None, int, BaseException]] = []
         if sequence is None:
             (work,) = works
             self._rows(work, bad, careful=careful)
@@ -409,7 +409,7 @@ class Process(Operator):
                 found = function(argument, ctx)
                 if found is not None:
                     sent(found)
-            except Exception as error:
+            except RAISED as error:
                 self._undo(mark)
                 ctx.main.cut(length)
                 bad.append((work, number, error))
@@ -451,7 +451,7 @@ class Process(Operator):
                 self._ctx.check(marks)
                 for bound in self._bound:
                     bound._verify()
-        except Exception as error:
+        except RAISED as error:
             self._undo(mark)
             self._ctx.rewind(marks)
             bad.append((work, number, error))
@@ -462,7 +462,7 @@ class Process(Operator):
             function, *arguments = journal.pop()
             function(*arguments)
 
-    def _letters(self, work: _Work | None, number: int, error: Exception) -> Iterator[Out]:
+    def _letters(self, work: _Work | None, number: int, error: BaseException) -> Iterator[Out]:
         name = "on_timer" if work is None else work.input.callback.name
         text = told(error, getattr(self._function, name), before="on_timer: " if work is None else "")
         if work is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import RowError
+from penstock.errors import RAISED, RowError
 from penstock.eventtime import Tumbling
 from penstock.exact import exactly, exactly_batch
 from penstock.folding import ReduceFunction
@@ -91,12 +91,12 @@ class Reduce(Operator):
 
     def _fold(
         self, batch: pa.RecordBatch, keys: pa.RecordBatch, found: Any, values: pa.RecordBatch, *, checked: bool = False
-    ) -> tuple[dict[int, dict[str, Any]], list[int], list[tuple[int, Exception]]]:
+    ) -> tuple[dict[int, dict[str, Any]], list[int], list[tuple[int, BaseException]]]:
         """By the number of the first row of each key: its folded row; the numbers of keys not seen before; the rows that failed."""
         first: dict[Any, int] = {}
         folded: dict[int, dict[str, Any]] = {}
         fresh: list[int] = []
-        bad: list[tuple[int, Exception]] = []
+        bad: list[tuple[int, BaseException]] = []
         identities = [tuple(key.values()) for key in to_rows(keys)] if keys.num_columns else [()] * batch.num_rows
         rows, far = self._python_rows(batch)
         bad += [(row, far_error(name)) for row, name in far.items()]
@@ -112,7 +112,7 @@ class Reduce(Operator):
                 new = row if old is None else self._function(old, row)
                 if checked:
                     self._to_rows([new])
-            except Exception as error:
+            except RAISED as error:
                 bad.append((number, error))
                 if old is None:
                     del first[identity]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.connectors.connector import Json, Source, SourceContext
+from penstock.errors import RAISED
 from penstock.passing import text_of
 
 __all__ = ["Collecting", "Positions"]
@@ -79,5 +80,5 @@ def forget(call: Callable[[], Any], name: str) -> None:
     """Call, and log what goes wrong: whatever it is, the job goes on."""
     try:
         call()
-    except Exception as error:
+    except RAISED as error:
         log.warning("source %r could not let go of what is read: %s", name, text_of(error))
