@@ -377,6 +377,66 @@ def test_a_generator_of_ours_that_is_closed_is_no_failure() -> None:
     rows.close()
 
 
+@dataclass(frozen=True)
+class BadSource(OwnSource):
+    at: str = ""
+
+    def splits(self) -> tuple[str, ...]:
+        return breaks(self) if self.at == "splits" else ("0",)  # type: ignore[no-any-return]
+
+    def receiver(self, context: SourceContext) -> Any:
+        return breaks(self) if self.at == "receiver" else None
+
+
+class BadCommitter:
+    def __init__(self, at: str) -> None:
+        self.at = at
+
+    def committed(self) -> None:
+        return breaks(self) if self.at == "committed" else None  # type: ignore[no-any-return]
+
+    def sweep(self, keep: Any) -> None:
+        return breaks(self) if self.at == "sweep" else None  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class BadSink(OwnSink):
+    at: str = ""
+
+    def committer(self, context: SinkContext) -> Any:
+        return breaks(self) if self.at == "committer" else BadCommitter(self.at)
+
+
+BEGINNINGS: dict[str, tuple[Callable[[], pen.Pipeline], Any, str]] = {
+    "splits": (lambda: read(BadSource(at="splits")).write(out()), BadSource.splits, "source 'own' ("),
+    "receiver": (lambda: read(BadSource(at="receiver")).write(out()), BadSource.receiver, "source 'own' ("),
+    "committer": (lambda: stream("p").write(BadSink(at="committer")), BadSink.committer, "sink 'own' ("),
+    "committed": (lambda: stream("p").write(BadSink(at="committed")), BadCommitter.committed, "sink 'own' ("),
+    "sweep": (lambda: stream("p").write(BadSink(at="sweep")), BadCommitter.sweep, "sink 'own' ("),
+}
+
+
+@pytest.mark.parametrize("kind", [KeyError, SystemExit, pen.RetriableError])
+@pytest.mark.parametrize("way", BEGINNINGS)
+def test_what_a_source_or_sink_raises_while_the_job_starts_is_told_with_its_line(
+    way: str, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(found: Any) -> Any:
+        raise kind("not now")
+
+    monkeypatch.setitem(globals(), "breaks", ends)
+    make, function, who = BEGINNINGS[way]
+    with pytest.raises(pen.JobError) as caught:
+        make().run(pen.Local(restarts=0))
+    text = str(caught.value)
+    assert "not now" in text, text
+    assert f"in {function.__code__.co_qualname}\n" in text, text
+    assert f"Your code, called by {who}test_tracebacks.py:" in text, text
+
+
 def test_a_dead_letter_says_where_the_function_raised() -> None:
     found = sinks.memory("letters")
     p = pen.Pipeline("dead", on_error="dead-letter")

@@ -52,7 +52,7 @@ from penstock.runners.status import STATES, Status, incomplete
 from penstock.runners.wishes import Failures, Wishes
 from penstock.runners.world import Crash, World
 from penstock.runtime.assemble import sink_context
-from penstock.tracebacks import describe
+from penstock.tracebacks import Within, describe
 
 log = logging.getLogger("penstock")
 
@@ -133,7 +133,8 @@ class Conductor:
         self._inbox: queue.SimpleQueue[c.Event | Callable[[], None]] = queue.SimpleQueue()
         self._core: c.Coordinator | None = None
         self._committers: dict[str, Committer] = {}
-        self._receivers: list[Receiver] = []
+        self._within: dict[str, Within] = {}  # who is blamed for what a sink raises
+        self._receivers: list[tuple[Within, Receiver]] = []
         self._wishes = Wishes()
         self._reboot = False
         self._refusal: Refuse | None = None  # why a finished job cannot go on, said once its last output is committed
@@ -295,14 +296,16 @@ class Conductor:
         claim = self._repository.claim(self._holder())
         pending, epoch = self._decide(self._repository)
         parent = self.ancestors[0][0] if self.ancestors else None
-        self._committers = {
-            op.name: op.node.sink.committer(sink_context(op.node, self.lineage, f"{claim.term}", self.job_dir, parent=parent))
-            for op in self.plan.writes
-            if isinstance(op.node, Write)
-        }
         who = {op.name: op.who for op in self.plan.writes}
+        self._within = {name: Within(text) for name, text in who.items()}
+        self._committers = {}
+        for op in self.plan.writes:
+            assert isinstance(op.node, Write)
+            context = sink_context(op.node, self.lineage, f"{claim.term}", self.job_dir, parent=parent)
+            with self._within[op.name]:
+                self._committers[op.name] = op.node.sink.committer(context)
         self._commits = Commits(self._committers, self._committed, beside=self.world.pause is None, who=who)
-        check_sinks(self._committers, self.lineage, self.ancestors, epoch)
+        check_sinks(self._committers, self._within, self.lineage, self.ancestors, epoch)
         self._sweep_sinks(pending)
         self._start_receivers()
         settings = c.Settings(
@@ -396,17 +399,19 @@ class Conductor:
     def _sweep_sinks(self, pending: Sequence[c.Pending]) -> None:
         """Remove what tasks of earlier attempts prepared and nobody published. While no task runs."""
         for name, committer in self._committers.items():
-            committer.sweep([entry for p in pending if p.sink == name for entry in p.committables])
+            with self._within[name]:
+                committer.sweep([entry for p in pending if p.sink == name for entry in p.committables])
 
     def _start_receivers(self) -> None:
         if self._receivers:
             return
         for op in self.plan.reads:
             assert isinstance(op.node, Read)
-            receiver = op.node.source.receiver(SourceContext(op.name, self.job_dir, op.columns))
-            if receiver is not None:
-                receiver.start()
-                self._receivers.append(receiver)
+            with (within := Within(op.who)):
+                receiver = op.node.source.receiver(SourceContext(op.name, self.job_dir, op.columns))
+                if receiver is not None:
+                    receiver.start()
+                    self._receivers.append((within, receiver))
 
     def _conduct(self) -> None:
         core, attempts = self._core, self._attempts
@@ -419,8 +424,9 @@ class Conductor:
             if self.cancelled:
                 attempts.end(core.stamp)
                 return
-            for receiver in self._receivers:
-                receiver.check()
+            for within, receiver in self._receivers:
+                with within:
+                    receiver.check()
             if self._commits is not None:
                 self._commits.check()
             busy = self._drain()
@@ -635,7 +641,7 @@ class Conductor:
             return
         self._end_commits()
         self._collecting.finish()
-        for receiver in self._receivers:
+        for _, receiver in self._receivers:
             with contextlib.suppress(Exception):
                 receiver.stop()
         hidden = self._close_committers()
@@ -659,7 +665,8 @@ class Conductor:
         hidden: PenstockError | OSError | None = None
         for name, committer in self._committers.items():
             try:
-                committer.close()
+                with self._within[name]:
+                    committer.close()
             except (PenstockError, OSError) as error:
                 hidden = hidden or error
             except Exception as error:

@@ -41,6 +41,7 @@ from penstock.runtime.wiring import column_texts, task_name
 from penstock.state.convert import Conversion
 from penstock.state.keygroups import group_range
 from penstock.state.runfile import OP, Files, stored_schema
+from penstock.tracebacks import Within
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class StartPoint:
         """The splits of a source that this task reads: dealt out in order of their names."""
         assert isinstance(op.node, Read)
         known = self.splits.get(op.name, {})
-        every = sorted({*op.node.source.splits(), *known})
+        with Within(op.who):
+            every = sorted({*op.node.source.splits(), *known})
         fresh = SplitEntry(None)
         return [
             SplitAssigned(

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from penstock.errors import JobError, PenstockError
+from penstock.errors import FunctionError, JobError, PenstockError, RetriableError, StorageError
 from penstock.eventtime import micros
 from penstock.protocol import coordinator as c
 from penstock.runners.conductor import Conductor
@@ -124,7 +124,8 @@ class Job:
 
     def _raise_if_failed(self) -> None:
         error, outcome = self._conductor.error, self._conductor.outcome
-        if isinstance(error, PenstockError):
+        functions = isinstance(error, FunctionError | RetriableError) and not isinstance(error, StorageError)
+        if isinstance(error, PenstockError) and not functions:  # what code of the user's raised does not say whose it is
             raise error
         if error is not None:
             raise JobError(f"the job {self.name!r} failed: {describe(error)}") from error

@@ -216,7 +216,7 @@ class Seat:
         if not split.empty:
             return False
         quiet = self._silence(split) >= QUIET_US
-        return quiet or not split.reader.backlog() if split.reader.prompt else quiet and split.source not in self._ending_sources
+        return quiet or not self._backlog(split) if split.reader.prompt else quiet and split.source not in self._ending_sources
 
     @property
     def blocked(self) -> bool:
@@ -433,11 +433,15 @@ class Seat:
             self._over(split)
             return Read(split.source, split.split, None, chunk.position)
         idle_after = self._idle_after[split.source]
-        if idle_after is not None and not split.idle and self._silence(split) >= idle_after and not split.reader.backlog():
+        if idle_after is not None and not split.idle and self._silence(split) >= idle_after and not self._backlog(split):
             split.idle = True
             self._leave(split)
             return SplitIdle(split.source, split.split)
         return None
+
+    def _backlog(self, split: SplitReader) -> bool:
+        with self.within[split.source]:
+            return split.reader.backlog()
 
     def _waits(self, split: SplitReader) -> bool:
         """Whether a split is too far ahead of others of its group."""

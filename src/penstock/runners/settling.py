@@ -21,6 +21,7 @@ from penstock.plan.logical import Write
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol import coordinator as c
 from penstock.runtime.assemble import sink_context
+from penstock.tracebacks import Within
 
 __all__ = ["Ancestors", "ancestors_of", "check_sinks", "pending_of", "settle"]
 
@@ -59,20 +60,27 @@ def settle(
     for pending in pending_of(manifest):
         op = next(op for op in plan.writes if op.name == pending.sink)
         assert isinstance(op.node, Write)
-        committer = op.node.sink.committer(sink_context(op.node, manifest.lineage, "settle", job_dir))
+        within = Within(op.who)
+        with within:
+            committer = op.node.sink.committer(sink_context(op.node, manifest.lineage, "settle", job_dir))
         try:
-            _commit(committer, pending, pause, trouble)
+            _commit(committer, within, pending, pause, trouble)
         finally:
-            committer.close()
+            with within:
+                committer.close()
 
 
-def _commit(committer: Committer, pending: c.Pending, pause: Callable[[float], bool], trouble: Callable[[str], None]) -> None:
+def _commit(
+    committer: Committer, within: Within, pending: c.Pending, pause: Callable[[float], bool], trouble: Callable[[str], None]
+) -> None:
     since, tries = time.monotonic(), 0
     while True:
         tries += 1
         error: Exception | None = None
         try:
-            if committer.commit(pending.epoch, pending.committables, 0) is not Verdict.RETRY:
+            with within:
+                verdict = committer.commit(pending.epoch, pending.committables, 0)
+            if verdict is not Verdict.RETRY:
                 trouble("")
                 return
         except Exception as raised:
@@ -92,11 +100,14 @@ def _commit(committer: Committer, pending: c.Pending, pause: Callable[[float], b
             raise JobError(f"{why}, and the job was cancelled") from error
 
 
-def check_sinks(committers: Mapping[str, Committer], lineage: str, ancestors: Ancestors, epoch: int) -> None:
+def check_sinks(
+    committers: Mapping[str, Committer], within: Mapping[str, Within], lineage: str, ancestors: Ancestors, epoch: int
+) -> None:
     """Refuse to write beside another history of outputs."""
     ours = {lineage: None, **dict(ancestors)}
     for name, committer in committers.items():
-        found = committer.committed()
+        with within[name]:
+            found = committer.committed()
         if found is None:
             continue
         until = ours.get(found[0], -1)

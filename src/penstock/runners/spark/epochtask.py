@@ -339,6 +339,9 @@ class EpochTask:
         """A split that has been silent for long enough holds back nobody."""
         assigned = split.order.assigned
         idle_after = self._task.idle_after(assigned.source)
-        if idle_after is None or assigned.idle or self._order.now - split.order.active_at < idle_after or split.reader.backlog():
+        if idle_after is None or assigned.idle or self._order.now - split.order.active_at < idle_after:
             return
+        with self._within[assigned.source]:
+            if split.reader.backlog():
+                return
         yield from self._tell(SplitIdle(assigned.source, assigned.split))

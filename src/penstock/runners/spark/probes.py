@@ -12,8 +12,10 @@ from typing import Any
 
 from penstock.connectors.connector import Began, Reader, SourceContext
 from penstock.plan.logical import Read
+from penstock.plan.physical import Op
 from penstock.protocol.messages import SplitAssigned
 from penstock.runners.conductor import Conductor
+from penstock.tracebacks import Within
 
 __all__ = ["Probes"]
 
@@ -33,10 +35,14 @@ class Probes:
 
     def has_rows(self, split: SplitAssigned, began: Began) -> bool:
         """Whether a reader would get something now."""
+        op = self._ops[split.source]
+        with Within(op.who):
+            return self._has_rows(op, split, began)
+
+    def _has_rows(self, op: Op, split: SplitAssigned, began: Began) -> bool:
         key = (split.source, split.split)
         if key not in self._open or self._open[key][0] != split.position:
             self.forget(key)
-            op = self._ops[split.source]
             assert isinstance(op.node, Read)
             context = SourceContext(op.name, self._job_dir, op.columns, began, op.bounds)
             reader = op.node.source.open(split.split, split.position, context)
