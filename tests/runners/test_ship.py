@@ -53,6 +53,8 @@ def test_what_was_wrong_is_found_in_pages_of_text() -> None:
     assert ship.job_error(RuntimeError(text)) == "[PYTHON_VERSION_MISMATCH] Python in worker has 3.9"
     assert ship.job_error(RuntimeError("first\nsecond")) == "first"
     assert ship.job_error(RuntimeError()) == "RuntimeError"
+    py4j = "An error occurred while calling o47.collect.\n: org.apache.spark.SparkException: Job aborted\n\tat a"
+    assert ship.job_error(RuntimeError(py4j)) == "org.apache.spark.SparkException: Job aborted"
 
 
 LOST = "Job aborted due to stage failure: Lost task 0.0 in stage 0.0 (TID 0) (node7 executor 3): "
@@ -85,6 +87,21 @@ SPARK = SimpleNamespace(sparkContext=SimpleNamespace(pythonExec="python3.9", mas
             LOST + "SparkException: \nError from python worker:\n  Illegal instruction\nPYTHONPATH was: /x",
             "the workers' Python ends when it is started: python3.9 on node7: Illegal instruction",
         ),
+        (
+            LOST
+            + "SparkException: EOFException occurred while reading the port number from pyspark.daemon's stdout and terminated with"
+            " code: 1..\n at a",
+            "the workers' Python ends when it is started, without a word, with code 1: python3.9 on node7",
+        ),
+        (
+            LOST + "SparkException: EOFException occurred while reading the port number from pyspark.daemon's stdout\n at a",
+            "the workers' Python ends when it is started, without a word: python3.9 on node7",
+        ),
+        (
+            LOST + "SparkException: \nBad data in pyspark.daemon's standard output. Invalid port number/socket path:\n"
+            "  1466264675 (0x57656c63)\nPython command to execute the daemon was:\n  python3.9 -m pyspark.daemon\n at a",
+            "the workers' Python prints something when it is started, where Spark reads a number: python3.9 on node7: 'Welc' …",
+        ),
     ],
 )
 def test_workers_that_cannot_start_are_told_with_interpreter_and_host(text: str, said: str) -> None:
@@ -99,7 +116,7 @@ def test_other_failures_of_a_spark_job_are_no_trouble_of_workers() -> None:
 
 OTHER_PYTHON = """
 import os, sys
-os.environ["PYSPARK_PYTHON"] = "/no/such/python"
+os.environ["PYSPARK_PYTHON"] = sys.argv[1]
 import penstock as pen
 from penstock import sinks, sources
 from pyspark.sql import SparkSession
@@ -115,10 +132,23 @@ for runner in (pen.Continuous(spark, parallelism=1), pen.MicroBatch(spark, paral
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_python_that_is_not_there_is_one_error_and_no_more_attempts() -> None:
-    ended = subprocess.run([sys.executable, "-c", OTHER_PYTHON], capture_output=True, text=True, timeout=240, check=False)
-    said = "the workers' Python cannot be started: /no/such/python on "
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (None, "the workers' Python cannot be started: "),
+        ("exit 1", "the workers' Python ends when it is started, without a word"),
+        ("echo Welcome", "the workers' Python prints something when it is started, where Spark reads a number: "),
+    ],
+)
+def test_a_python_that_cannot_be_started_is_one_error_and_no_more_attempts(script: str | None, said: str, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    if script is not None:
+        python.write_text(f'#!/bin/sh\n{script}\nexec "{sys.executable}" "$@"\n')
+        python.chmod(0o755)
+    code = [sys.executable, "-c", OTHER_PYTHON, str(python)]
+    ended = subprocess.run(code, capture_output=True, text=True, timeout=240, check=False)
     assert ended.stdout.count(said) == 2, ended.stdout + ended.stderr
+    assert ended.stdout.count(f": {python} on ") == 2, ended.stdout
     assert ended.stdout.count(ship.same_python().text) == 2
     assert "attempt 2 of w failed" not in ended.stderr
 

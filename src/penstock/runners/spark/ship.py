@@ -8,8 +8,9 @@ would corrupt state quietly.
    install, `PYTHONPATH=src`, the folder of a test or a script.
 2. Elsewhere the package travels as a zip, once per Spark application, and comes before what is installed there.
 3. Each worker says who it is (`identity`), and `check_identity` compares before any row moves.
-4. Workers that cannot say it, since their Python is not there, is another one or lacks a package, are told of by Spark, in pages of
-   text. `worker_trouble` finds in them what is wrong, with which interpreter and on which host. The next attempt would end in the same way.
+4. Workers that cannot say it, since their Python is not there, is another one, lacks a package or does not get that far, are told of
+   by Spark, in pages of text. `worker_trouble` finds in them what is wrong, with which interpreter and on which host. The next attempt
+   would end in the same way.
 """
 
 from __future__ import annotations
@@ -132,6 +133,15 @@ def worker_trouble(text: str, spark: Any) -> RunnerError | None:
         )
     if found := re.search(r"Error from python worker:\s*([^\n]+)", text):
         return RunnerError(f"the workers' Python ends when it is started: {python}: {found[1]}", fix=same_python())
+    if found := re.search(r"reading the port number from \S+ stdout(?:[^\n]*? with code: (\d+))?", text):
+        code = f", with code {found[1]}" if found[1] else ""
+        return RunnerError(f"the workers' Python ends when it is started, without a word{code}: {python}", fix=same_python())
+    if found := re.search(r"Bad data in \S+ standard output[^\n]*:\s*-?\d+ \(0x([0-9a-fA-F]{1,8})\)", text):
+        printed = bytes.fromhex(found[1].zfill(8)).decode("latin-1")
+        return RunnerError(
+            f"the workers' Python prints something when it is started, where Spark reads a number: {python}: {printed!r} …",
+            fix=same_python(),
+        )
     return None
 
 
@@ -164,7 +174,10 @@ def job_error(error: BaseException) -> str:
         found = line.strip()
         if "PYTHON_VERSION_MISMATCH" in found or found.startswith(("ModuleNotFoundError", "ImportError")):
             return found
-    return text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    lines = [line.removeprefix(": ") for line in text.strip().splitlines()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
+        del lines[0]  # Py4J's, which names an object of its own
+    return lines[0] if lines else type(error).__name__
 
 
 @functools.cache
