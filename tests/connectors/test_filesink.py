@@ -152,6 +152,38 @@ def test_parts_that_are_gone_or_cut_are_noticed(tmp_path: Path) -> None:
     assert visible(tmp_path) == []
 
 
+def test_an_epoch_is_committed_to_the_folder_that_it_was_prepared_in(tmp_path: Path) -> None:
+    before, now = sinks.files(tmp_path / "before", roll=3), sinks.files(tmp_path / "now")
+    fifth, sixth = prepare(before, 5), prepare(before, 6)
+    committer = now.committer(place())
+    for verdict in (Verdict.DONE, Verdict.ALREADY):
+        assert [committer.commit(5, fifth, 0), committer.commit(6, sixth, 0)] == [verdict, verdict]
+    committer.commit(7, prepare(now, 7), 0)
+    committer.close()
+    assert (visible(tmp_path / "before"), visible(tmp_path / "now")) == ([numbers_of(5), numbers_of(6)], [numbers_of(7)])
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_an_epoch_of_a_folder_that_was_moved_is_committed_where_it_is_now(tmp_path: Path, shown: bool) -> None:
+    before, now = sinks.files(tmp_path / "before"), sinks.files(tmp_path / "now")
+    committables = prepare(before, 5)
+    if shown:
+        before.committer(place()).commit(5, committables, 0)
+    os.rename(tmp_path / "before", tmp_path / "now")
+    assert now.committer(place()).commit(5, committables, 0) is (Verdict.ALREADY if shown else Verdict.DONE)
+    assert visible(tmp_path / "now") == [numbers_of(5)]
+    assert not (tmp_path / "before").exists()
+
+
+def test_an_epoch_that_is_not_found_leaves_no_folders_behind(tmp_path: Path) -> None:
+    committables = [
+        {key: value for key, value in each.items() if key != "path"} for each in prepare(sinks.files(tmp_path / "a"), 5)
+    ]
+    with pytest.raises(StorageError, match=r"now/_staging/line/.* is gone: it was prepared for epoch 5 "):
+        sinks.files(tmp_path / "now").committer(place()).commit(5, committables, 0)
+    assert not (tmp_path / "now").exists()
+
+
 def test_sweeping_keeps_what_is_pending_and_nothing_else(tmp_path: Path) -> None:
     sink = sinks.files(tmp_path)
     pending = prepare(sink, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import os
 import pickle
 import shutil
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.soak.life import wait_for
 
 import penstock as pen
 from connectors.reading import read, read_all
 from fixes.applying import argument, code_of, evaluate, shown
 from penstock import sinks, sources
-from penstock.connectors.connector import SinkContext
+from penstock.connectors import filesink
+from penstock.connectors.connector import SinkContext, Verdict
 from penstock.connectors.filesink import MARKER
 from penstock.row import ReadOnlyError
 
@@ -168,6 +171,39 @@ def test_an_epoch_of_another_run_is_removed_or_left_alone(tmp_path: Path) -> Non
     shutil.rmtree(tmp_path / "out" / "epoch=1")
     committed(tmp_path / "out", "second", 2)
     assert written(tmp_path / "out") == [2]
+
+
+def test_prepared_parts_are_found_where_they_were_or_put_back_or_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, moved = tmp_path / "before", tmp_path / "moved"
+
+    def run(out: Path, restore: str = "latest", storage: str = "storage") -> None:
+        p = pen.Pipeline("p")
+        rows = p.read(sources.generate(lambda index, seed: {"n": index}, rate=1_000, splits=1, schema="n bigint"))
+        rows.write(sinks.files(out, name="out"))
+        job = p.start(pen.Local(storage=tmp_path / storage, snapshot_every="10ms", restarts=0), restore=restore)
+        wait_for(lambda: job.status().epoch > 1, 30, "there are epochs")
+        job.cancel()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(filesink._FileCommitter, "commit", lambda *rest: Verdict.RETRY)
+        run(before)
+    os.rename(before, moved)
+    text = shown("file-sink.gone", lambda: run(tmp_path / "other", "none"))
+    assert (
+        text == "Start the job once with the folder that it wrote to before, put that folder back, or begin with another storage"
+    )
+    run(tmp_path / "third", "none", "another storage")
+    os.rename(moved, before)
+    shutil.copytree(tmp_path / "storage", tmp_path / "copy")
+    shutil.copytree(before, moved)
+    run(tmp_path / "other", "none")
+    assert list(before.glob("epoch=*")) != []
+    shutil.rmtree(before)
+    os.rename(moved, before)
+    run(before, storage="copy")
+    run(tmp_path / "fifth", "none", "copy")
 
 
 def test_a_sink_has_a_folder_of_its_own(tmp_path: Path) -> None:

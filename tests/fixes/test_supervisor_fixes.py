@@ -151,6 +151,17 @@ def test_a_sink_with_another_history_is_gone_on_with_or_left_alone(tmp_path: Pat
     counted("history", tmp_path / "elsewhere").start(local(tmp_path / "third")).stop()
 
 
+def test_after_a_job_was_cancelled_one_that_starts_empty_writes_to_another_place_in_the_same_storage(tmp_path: Path) -> None:
+    job = counted("history", tmp_path / "out").start(local(tmp_path))
+    wait_for(lambda: list((tmp_path / "out").glob("epoch=*")) != [], 30, "something is shown")
+    job.cancel()
+    text = shown("sinks.history", lambda: counted("history", tmp_path / "out").start(local(tmp_path), restore="none"))
+    assert text == "Go on with the storage of that run, or write to another place"
+    for place in ("second", "third"):
+        counted("history", tmp_path / place).start(local(tmp_path), restore="none").cancel()
+    counted("history", tmp_path / "third").start(local(tmp_path)).stop()
+
+
 # --- a Spark that is gone
 
 

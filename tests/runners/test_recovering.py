@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import errno
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from tests.soak.life import wait_for
 import penstock as pen
 from penstock import sinks, sources
 from penstock.checkpoints.repository import Repository
-from penstock.connectors import durable, staged
+from penstock.connectors import durable, filesink, staged
 from penstock.connectors.connector import (
     Chunk,
     Committer,
@@ -203,6 +204,34 @@ def test_an_epoch_of_another_run_is_not_lost_when_its_sink_says_later(tmp_path: 
     assert second.kept.count(0) == 1, "what was promised is committed before the job begins"
     wait_for(lambda: second.kept.count(0) == 2, 30, "and this run began anew")
     job.stop()
+
+
+@pytest.mark.parametrize("restore", ["latest", "none"])
+def test_what_was_published_is_shown_in_the_folder_that_it_was_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restore: str
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    with monkeypatch.context() as patch:
+        patch.setattr(filesink._FileCommitter, "commit", lambda *rest: Verdict.RETRY)
+        job = evens(tmp_path, one).start(local(tmp_path))
+        wait_for(lambda: job.status().epoch > 1, 30, "an epoch is published")
+        job.cancel()
+    assert list(one.glob("epoch=*")) == []
+    job = evens(tmp_path, two).start(local(tmp_path), restore=restore)
+    wait_for(lambda: list(two.glob("epoch=*")) != [], 30, "this run shows something")
+    job.stop()
+    assert list(one.glob("epoch=*")) != []
+
+
+def test_a_start_that_is_refused_after_it_has_settled_owes_nothing(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    job = evens(tmp_path, one).start(local(tmp_path))
+    wait_for(lambda: list(one.glob("epoch=*")) != [], 30, "it shows something")
+    job.cancel()
+    with pytest.raises(pen.RestoreError, match="of another run of this pipeline"):
+        evens(tmp_path, one).start(local(tmp_path), restore="none")
+    shutil.rmtree(one)
+    evens(tmp_path, two).start(local(tmp_path), restore="none").stop()
 
 
 def evens(storage: Path, out: Path, condition: str = "n % 2 = 0") -> pen.Pipeline:

@@ -21,6 +21,8 @@
    of them are linked into `epoch=<first>-<last>`, made visible by one rename, before their own directories go. A crash
    between the two is noticed by the next commit, because visible markers list their epochs. Closing the committer shows
    what was gathered; after a crash the next one goes on.
+6. A committable says in which folder it was prepared. If the sink has another one now, the epoch is committed to the old one all the
+   same: it was promised there. Unless the folder was moved, and the parts, or the epoch itself, are found in the new one.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,7 @@ class _FileWriter(Writer):
                 "rows": written.rows,
                 "bytes": written.bytes,
                 "xxh64": written.checksum,
+                "path": self._sink.path,
             }
         ]
 
@@ -164,6 +167,8 @@ class _FileWriter(Writer):
 
 class _FileCommitter(Committer):
     def __init__(self, sink: FileSink, context: SinkContext) -> None:
+        self._sink, self._context = sink, context
+        self._elsewhere: dict[str, _FileCommitter] = {}  # folders that the sink had before
         self._path = Path(sink.path)
         self._roll = sink.roll
         self._lineage = context.lineage
@@ -176,19 +181,22 @@ class _FileCommitter(Committer):
     def commit(self, epoch: int, committables: Sequence[Json], attempt: int) -> Verdict:
         if not committables:
             return Verdict.DONE
+        parts = _parts(committables)
+        done = self._find(epoch)
+        before = committables[0].get("path", self._sink.path)  # older ones do not say it
+        if before != self._sink.path and not self._moved(done, epoch, committables):
+            return self._other(before).commit(epoch, committables, attempt)
         if not self._inherited:
             self._show(self._roll)
             self._inherited = True
-        parts = _parts(committables)
-        done = self._find(epoch)
+            done = self._find(epoch)
         if done is not None:
             _check_same(done, self._lineage, epoch, parts)
             self._remove_prepared(committables)
             return Verdict.ALREADY
         home = self._path if self._roll == 1 else self._rolled
         marker = {"lineage": self._lineage, "epochs": [epoch], "parts": {str(epoch): parts}}
-        sources = [self._staging / item["folder"] / item["part"] for item in committables]
-        self._publish(sources, marker, home / f"epoch={epoch}", f"commit-{epoch}")
+        self._publish(self._prepared(committables), marker, home / f"epoch={epoch}", f"commit-{epoch}")
         self._remove_prepared(committables)
         if self._roll > 1:
             self._show(self._roll)
@@ -213,6 +221,23 @@ class _FileCommitter(Committer):
 
     def close(self) -> None:
         self._show(1)
+        for other in self._elsewhere.values():
+            other.close()
+
+    def _moved(self, done: Path | None, epoch: int, committables: Sequence[Json]) -> bool:
+        """Whether what was prepared in another folder, or committed there, is here now."""
+        if done is not None and (done / MARKER).exists():
+            marker = _read_marker(done)
+            return bool(marker["lineage"] == self._lineage and marker["parts"].get(str(epoch)) == _parts(committables))
+        return any(source.exists() for source in self._prepared(committables))
+
+    def _other(self, path: str) -> _FileCommitter:
+        if path not in self._elsewhere:
+            self._elsewhere[path] = _FileCommitter(replace(self._sink, path=path), self._context)
+        return self._elsewhere[path]
+
+    def _prepared(self, committables: Sequence[Json]) -> list[Path]:
+        return [self._staging / item["folder"] / item["part"] for item in committables]
 
     def _find(self, epoch: int) -> Path | None:
         """The directory that shows `epoch`, or holds it until it is shown."""
@@ -228,6 +253,15 @@ class _FileCommitter(Committer):
 
     def _publish(self, sources: list[Path], marker: dict[str, Any], target: Path, temporary: str) -> None:
         """Gather `sources` and make them appear at `target` by one rename."""
+        for source in sources:
+            if not source.exists():
+                raise StorageError(
+                    f"{source} is gone: it was prepared for epoch {marker['epochs'][0]} and not committed yet",
+                    fix=Fix(
+                        "file-sink.gone",
+                        "Start the job once with the folder that it wrote to before, put that folder back, or begin with another storage",
+                    ),
+                )
         make_dirs(target.parent)
         make_dirs(self._staging)
         build = self._staging / temporary
@@ -236,8 +270,6 @@ class _FileCommitter(Committer):
         build.mkdir()
         prepared = {item["name"]: item for parts in marker["parts"].values() for item in parts}
         for source in sources:
-            if not source.exists():
-                raise StorageError(f"{source} is gone: it was prepared for epoch {marker['epochs']} and not committed yet")
             _link(source, build / source.name)
             _check_bytes(build / source.name, prepared[source.name], source)
         write_mark(build / MARKER, marker, indent=1)

@@ -392,6 +392,9 @@ class Conductor:
         """Commit what another lineage published and did not confirm: it was promised."""
         if manifest is not None:
             settle(manifest, self.plan, self.job_dir, pause=self._pause, trouble=self._say_obstacle)
+            assert self._repository is not None
+            with contextlib.suppress(PenstockError, OSError):
+                self._repository.mark_settled()  # its sinks may go now, even if this start is refused after all
 
     def _say_obstacle(self, text: str) -> None:
         self._obstacle = text

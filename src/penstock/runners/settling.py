@@ -1,7 +1,8 @@
 """What a start owes the sinks before it writes anything: outputs of earlier runs that were promised, and no others in the way.
 
 1. An epoch that another lineage published and did not confirm is committed first, as that lineage: it was promised. A sink that says
-   "not now", or fails in a way that may pass, is asked again, for as long as commits of a running job are.
+   "not now", or fails in a way that may pass, is asked again, for as long as commits of a running job are. It was promised to the
+   place where it was prepared: a sink that writes elsewhere now commits it there (see `connectors.filesink`).
 2. A sink that shows epochs of a history that is not ours is refused: rows would be written again, or beside strangers'. Our history is
    our own lineage, and every lineage it was forked from up to the epoch of the fork.
 """
