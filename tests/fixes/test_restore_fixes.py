@@ -153,7 +153,7 @@ def applied(storage: Storage, make: Callable[..., pen.Pipeline], text: str, alte
         restore = evaluate(code.removeprefix("restore="))
         if restore == "none":
             storage.copy().run(make(out="elsewhere"), restore)
-        elif restore.path == "latest":
+        elif restore == "latest" or restore.path == "latest":
             mine = storage.copy()
             mine.run(make(), restore)
             mine.run(make(), restore)
@@ -374,6 +374,36 @@ def test_a_state_of_another_kind(storage: Storage, monkeypatch: pytest.MonkeyPat
         patch.setattr(conductor, "manifest_of", older)
         storage.run(process(Seen()))
     applied(storage, lambda: process(Seen()), shown("restore.state-changed", lambda: storage.run(process(Seen()))))
+
+
+# --- what is given
+
+
+@pytest.mark.parametrize("given", [None, "", 5, {"old": "new"}])
+def test_nothing_to_start_from(storage: Storage, given: Any) -> None:
+    storage.run(counts())
+    text = shown("restore.path", lambda: storage.run(counts(), given))
+    applied(storage, lambda **options: counts(**options), text, alternatives=2)
+
+
+@pytest.mark.parametrize("given", ["old", ["old"], ("old", 5), {"old": 5}, 5])
+def test_a_new_name_without_an_old_one(storage: Storage, given: Any) -> None:
+    storage.run(counts("old"))
+    (code,) = code_of(shown("restore.rename", lambda: pen.Restore("latest", rename=given)))
+    storage.run(counts("new"), pen.Restore("latest", **evaluate(f"dict({code})")))
+
+
+@pytest.mark.parametrize("given", [5, ["old", 5], {"old": "new"}, b"old", None])
+def test_names_that_are_none(storage: Storage, given: Any) -> None:
+    storage.run(counts("old"))
+    (code,) = code_of(shown("restore.names", lambda: pen.Restore("latest", drop=given)))
+    storage.run(counts("new"), pen.Restore("latest", **evaluate(f"dict({code})")))
+
+
+def test_a_word_for_yes_or_no(storage: Storage) -> None:
+    wrong: Any = "no"
+    for code in code_of(shown("restore.start-over-time", lambda: pen.Restore("latest", start_over_time=wrong))):
+        storage.run(counts(), pen.Restore("latest", **evaluate(f"dict({code})")))
 
 
 # --- fields and aggregates

@@ -46,7 +46,7 @@ from penstock.runners.cut import StartPoint, manifest_of, pipeline_facts, start_
 from penstock.runners.faults import reach
 from penstock.runners.options import Options
 from penstock.runners.publishing import Publishing
-from penstock.runners.restoring import Restore
+from penstock.runners.restoring import Restore, asked
 from penstock.runners.settling import Ancestors, ancestors_of, check_sinks, pending_of, settle
 from penstock.runners.status import STATES, Status, incomplete
 from penstock.runners.wishes import Failures, Wishes
@@ -125,7 +125,7 @@ class Conductor:
         self.begun = threading.Event()  # storage is claimed, and what to start from decided; or it never will be (`booted`)
         self.booted = False
         self.halted = threading.Event()
-        self._restore = restore
+        self._restore = asked(restore)
         self._began = 0  # the epoch that the job began from
         self._epoch_timeout = epoch_timeout
         self._interval = options.snapshot_every if interval is None else interval
@@ -329,7 +329,7 @@ class Conductor:
         self._obstacle = ""
 
     def _decide(self, repository: Repository) -> tuple[list[c.Pending], int]:
-        options = self._restore if isinstance(self._restore, Restore) else Restore(self._restore)
+        options = self._restore
         newest = repository.newest()
         if self._published_since(newest):
             options = Restore("latest")  # a reboot goes on from what was published since

@@ -9,6 +9,7 @@ from penstock.plan.physical import PhysicalPlan
 from penstock.runners.conductor import Attempts, Conductor
 from penstock.runners.job import Job, graceful_interrupt
 from penstock.runners.options import Options, resolve
+from penstock.runners.restoring import asked
 from penstock.state.backend import RocksDB, require
 
 
@@ -41,6 +42,7 @@ class Runner:
         return job
 
     def _launch(self, pipeline: Any, restore: Any) -> Job:
+        restore = asked(restore)
         plan = pipeline.plan()
         options = self.options(plan.name)
         require(options.state)
