@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-PLACE = re.compile(r" \((?:at|by) [\w.]+\.py:\d+ in [^()]+\)$")
+PLACE = re.compile(r" \((?:at|by) [\w.]+\.py:\d+ in [^()]+\)(?=$|\n)")
 
 
 def unplaced(error: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import PlanError, RowError
+from penstock.errors import Fix, PlanError, RowError
 from penstock.functions import RowFunction
 
 
@@ -34,7 +34,8 @@ class ReduceFunction:
         missing = [column for column in schema.names if column not in rows.columns]
         if missing:
             raise PlanError(
-                f"{name} folds whole rows, and does not take the column {missing[0]!r}. Take pen.Row, or a class with all columns"
+                f"{name} folds whole rows, and does not take the column {missing[0]!r}",
+                fix=Fix("reduce.whole-rows", "Take a pen.Row, or a class with all columns"),
             )
         return cls(name, fn, rows, schema)
 

@@ -310,7 +310,8 @@ def _returned(name: str, kind: str, returns: Any) -> Any:
 
 def shown_type(annotation: Any) -> str:
     """How to call a type in a message."""
-    return str(getattr(annotation, "__name__", annotation))
+    whole = isinstance(annotation, type) or typing.get_origin(annotation) is None  # of list[int] the name is only "list"
+    return str(getattr(annotation, "__name__", annotation) if whole else annotation)
 
 
 # From columns to what the function gets
@@ -365,7 +366,8 @@ def decoder_for(name: str, annotation: Any, schema: pa.Schema) -> tuple[tuple[st
     def decode(columns: list[list[Any]], rows: int) -> Iterable[Any]:
         if field.nullable:
             return (None if value is None else convert(value) for value in columns[0])
-        refused = Failed(RowError(f"{only.name}: null, and {name} takes none. Annotate it: {shown_type(annotation)} | None"))
+        fix = Fix("function.null", f"Annotate it so, or filter first. Write: {shown_type(annotation)} | None")
+        refused = Failed(RowError(f"{only.name}: null, and {name} takes none", fix=fix))
         return (refused if value is None else convert(value) for value in columns[0])
 
     return (only.name,), decode
@@ -397,7 +399,9 @@ def _record_decoder(name: str, annotation: Any, schema: pa.Schema) -> tuple[tupl
         record = dict(zip(names, values, strict=True))
         for one in required:
             if record[one] is None:
-                return Failed(RowError(f"{one}: null, and {annotation.__name__} takes none. Annotate it: {one}: … | None"))
+                said = typing.get_type_hints(annotation, include_extras=True)[one]
+                fix = Fix("function.null-field", f"Annotate it so, or filter first. Write: {one}: {shown_type(said)} | None")
+                return Failed(RowError(f"{one}: null, and {annotation.__name__} takes none", fix=fix))
         return make(record)
 
     direct, bare = _takes_columns(annotation, schema), issubclass(annotation, tuple)

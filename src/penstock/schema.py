@@ -56,6 +56,7 @@ __all__ = [
 ]
 
 HIDDEN = "__"
+NAIVE = Fix("value.zone", "Say its zone. Write: datetime(2026, 1, 31, 12, 30, tzinfo=UTC), or datetime.now(UTC)")
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -589,7 +590,7 @@ def _check_values(values: Sequence[Any], field: pa.Field, inside: str = "") -> N
             raise RowError(f"{path}: expected {type_name(field.type)}, and found {kind.__name__}")
     if pa.types.is_timestamp(field.type) and field.type.tz is not None:
         if any(value.tzinfo is None for value in present):
-            raise RowError(f"{path}: a datetime without time zone. Write: datetime(…, tzinfo=UTC)")
+            raise RowError(f"{path}: a datetime without time zone", fix=NAIVE)
     elif pa.types.is_struct(field.type):
         _check_structs(present, field.type, path)
     elif pa.types.is_list(field.type):

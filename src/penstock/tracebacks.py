@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from penstock.errors import RAISED, FunctionError, PenstockError, readable
+from penstock.errors import RAISED, Fix, FunctionError, PenstockError, readable
 
 __all__ = [
     "Frame",
@@ -36,6 +36,7 @@ __all__ = [
     "described",
     "frames_of",
     "joined",
+    "one_line",
     "place_of",
     "told",
     "users_frames",
@@ -64,15 +65,16 @@ class Frame(NamedTuple):
 
 
 class Told(str):
-    """An error in one line, with the user's frames."""
+    """An error in one line, with the user's frames, and with what to do about it if the error says that."""
 
-    __slots__ = ("frames",)
+    __slots__ = ("fix", "frames")
     frames: tuple[Frame, ...]
+    fix: Fix | None
 
-    def __new__(cls, text: str, frames: tuple[Frame, ...] = ()) -> Told:
-        """A text that carries frames. It can be stored as it is, so that nobody makes another text of it, without frames."""
+    def __new__(cls, text: str, frames: tuple[Frame, ...] = (), fix: Fix | None = None) -> Told:
+        """A text that carries frames and a fix. It can be stored as it is, so that nobody makes another text of it, without them."""
         made = super().__new__(cls, readable(text))
-        made.frames = frames
+        made.frames, made.fix = frames, fix
         return made
 
 
@@ -125,10 +127,12 @@ def told(error: BaseException, function: Any = None, before: str = "", after: st
     """
     frames = users_frames(error)
     place = _places(frames) or (f"by {place}" if (place := place_of(function)) else "")
-    return Told(f"{before}{_named(error)}{after}" + (f" ({place})" if place else ""), frames)
+    fix = error.fix if isinstance(error, PenstockError) else None
+    return Told(f"{before}{one_line(error)}{after}" + (f" ({place})" if place else ""), frames, fix)
 
 
-def _named(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """An error with its class, in one line: `KeyError: 'n'`. Of one of ours the fix is left out."""
     try:
         text = error.message if isinstance(error, PenstockError) else str(error)
     except Exception:  # an exception of a user's, or one that asks a process that is gone
@@ -156,12 +160,13 @@ def place_of(function: Any) -> str:
 
 
 def joined(texts: Sequence[str]) -> str:
-    """Several errors of one row; of one that carries frames the frames are kept."""
+    """Several errors of one row; of one that carries frames the frames are kept, and of one that carries a fix the fix."""
     several = list(dict.fromkeys(texts))
     if len(several) == 1:
         return several[0]
     frames = next((text.frames for text in several if isinstance(text, Told) and text.frames), ())
-    return Told("; ".join(several), frames)
+    fix = next((text.fix for text in several if isinstance(text, Told) and text.fix), None)
+    return Told("; ".join(several), frames, fix)
 
 
 def blame(error: BaseException, who: str, frames: tuple[Frame, ...] = ()) -> None:
@@ -193,7 +198,7 @@ class Within:
         if isinstance(error, Exception):
             blame(error, self._who, frames)
         elif frames or isinstance(error, SystemExit):
-            failed = FunctionError(_named(error))
+            failed = FunctionError(one_line(error))
             blame(failed, self._who, frames)
             raise failed from error
 
@@ -207,7 +212,7 @@ def describe(error: BaseException, *, named: bool = True) -> str:
     who, frames = getattr(error, WHO, None) or ("", ())
     frames = frames or users_frames(error)
     ours = isinstance(error, PenstockError)
-    text = str(error) if ours else _named(error)
+    text = str(error) if ours else one_line(error)
     if not ours and not frames and (inner := list(_frames(error.__traceback__))):
         frame, _ = inner[-1]
         text += f" (in {Path(frame.file).parent.name}/{frame.place})"

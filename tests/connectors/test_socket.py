@@ -167,5 +167,5 @@ def test_a_server_that_never_starts_is_an_error_that_says_so(tmp_path: Path, jou
         else:
             poll_all(source.open("0", None, context(source, tmp_path)))
 
-    with pytest.raises(JobError, match=r"could not be reached for 0.2 s.*nc -lk"):
+    with pytest.raises(JobError, match=r"(?s)could not be reached for 0.2 s.*\n  Start the server .* nc -lk"):
         run()

@@ -274,7 +274,7 @@ class NoResult(GeoMean):
 @pytest.mark.parametrize(
     ("aggregate", "message"),
     [
-        (Forgets()(col("s")), "Forgets.add returned (None. It must return the accumulator|what does not fit)"),
+        (Forgets()(col("s")), "Forgets.add returned None\n  Return the accumulator from add"),
         (NoMerge()(col("x")), "NoMerge.merge failed: KeyError"),
         (NoResult()(col("x")), "NoResult.result returned what does not fit double"),
     ],

@@ -7,8 +7,11 @@ import itertools
 import os
 import pickle
 import shutil
+import socket
+import time
 from dataclasses import dataclass
-from datetime import UTC, datetime, time
+from datetime import UTC, datetime
+from datetime import time as time_of_day
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ from connectors.reading import read, read_all
 from fixes.applying import argument, code_of, evaluate, shown
 from penstock import sinks, sources
 from penstock.connectors import filesink
-from penstock.connectors.connector import SinkContext, Verdict
+from penstock.connectors.connector import Receiver, SinkContext, SourceContext, Verdict
 from penstock.connectors.filesink import MARKER
 from penstock.row import ReadOnlyError
 
@@ -237,10 +240,52 @@ def test_bytes_are_written_as_parquet_or_as_text(tmp_path: Path) -> None:
 
 
 def test_what_json_has_no_word_for_is_written_as_parquet(tmp_path: Path) -> None:
-    batch = pa.record_batch({"at": pa.array([time(1, 2)])})
+    batch = pa.record_batch({"at": pa.array([time_of_day(1, 2)])})
     (format,) = argument(shown("file-sink.json", lambda: one_row(tmp_path / "no", batch, format="json")))
     one_row(tmp_path / "out", batch, format=format)
-    assert shown_rows(tmp_path / "out") == [{"at": time(1, 2)}]
+    assert shown_rows(tmp_path / "out") == [{"at": time_of_day(1, 2)}]
+
+
+# Files that others write, and servers.
+
+
+def test_a_parquet_file_that_is_being_written_has_another_name(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "whole")
+    data, part = (tmp_path / "whole").read_bytes(), tmp_path / "in" / "a.parquet"
+    part.parent.mkdir()
+    part.write_bytes(data[:-10])
+    source = sources.files(part.parent, schema=SCHEMA, format="parquet", watch="10ms", splits=1)
+    text = shown("parquet.unfinished", lambda: read(source))
+    (end,) = [word.strip(",") for word in text.split() if word.startswith(".")]
+    unfinished = part.rename(f"{part}{end}")
+    assert read(source).rows == []
+    unfinished.write_bytes(data)
+    unfinished.rename(part)
+    assert read(source).rows == [{"n": 1}]
+
+
+def test_a_server_is_started_where_it_is_looked_for(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    source = sources.socket("127.0.0.1", port, connect_s=0.2)
+    context = SourceContext(source.name, tmp_path, ("value",))
+
+    def receive() -> Receiver:
+        receiver = source.receiver(context)
+        assert receiver is not None
+        receiver.start()
+        try:
+            for _ in range(100):
+                receiver.check()
+                time.sleep(0.01)
+        finally:
+            receiver.stop()
+        return receiver
+
+    text = shown("socket.server", receive)
+    assert text.startswith("Start the server that it is to read from.")
+    with socket.create_server(("127.0.0.1", int(text.split()[-1]))):
+        receive()
 
 
 # Rows in memory.

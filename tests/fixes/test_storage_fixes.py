@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -126,6 +127,24 @@ def test_each_storage_that_is_proposed_can_be_opened(broken: str) -> None:
         text = shown("storage.url", lambda: open_store(broken))
     for storage in argument(text):
         assert Path(open_store(storage).url).parent in (Path("/var/lib"), Path("/mnt"))
+
+
+@pytest.mark.parametrize("way", ["command", "code"])
+def test_a_job_that_is_running_is_stopped_or_attached_to(tmp_path: Path, way: str) -> None:
+    storage = tmp_path / "with a 'quote'"
+    job = started(storage)
+    text = shown("lock.held", lambda: started(storage))
+    if way == "command":
+        command = shlex.split(text.partition(", ")[2].partition(", or attach")[0])
+        assert command[0] == "penstock"
+        assert CliRunner().invoke(cli.app, command[1:]).exit_code == 0
+    else:
+        (code,) = code_of(text)
+        attached = evaluate(code)
+        assert attached.status().state == "running"
+        attached.stop()
+    job.wait(timeout="20s")
+    started(storage).stop()
 
 
 def test_a_job_whose_folder_was_renamed_goes_on_under_its_old_name_or_another_starts_elsewhere(tmp_path: Path) -> None:

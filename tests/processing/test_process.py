@@ -135,11 +135,14 @@ class Wrong(pen.ProcessFunction):
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (1, "RowError: timer 'x': clock='sun' is not known. Write one of 'event', 'processing'"),
-        (2, "RowError: timer 'x': say when, by after=\"1m\" or by at="),
+        (1, "RowError: timer 'x': clock='sun' is not known\n  Write: clock=\"event\", or clock=\"processing\""),
+        (2, "RowError: timer 'x': found neither after= nor at=\n  Say when, by one of them. Write: after=\"1m\""),
         (3, "RowError: timer 'x': at= must be a datetime with time zone, and is datetime.datetime(2026, 1, 1, 0, 0)"),
         (4, "RowError: the name of a timer is a string, and this is 7"),
-        (5, "RowError: there is no side output 'nowhere'. Declare it in the class: nowhere = pen.Output(…)"),
+        (
+            5,
+            "RowError: there is no side output 'nowhere'\n  Declare it in the class of the process function: nowhere = pen.Output(…)",
+        ),
         (6, "RowError: timer 'x' would be due in a year that no datetime has"),
         (8, "RowError: n: expected bigint, and found str 'x'"),
     ],
@@ -154,10 +157,10 @@ class Timed(Wrong):
 
 def test_timers_need_somebody_to_call_and_a_time() -> None:
     assert Feed(Wrong()).rows(("a", 7, 0)).dead() == [
-        "RowError: timer 'x': there is no on_timer to call. Define: def on_timer(self, timer, ctx)"
+        "RowError: timer 'x': there is no on_timer to call\n  Define: def on_timer(self, timer, ctx)"
     ]
     (error,) = Feed(Timed(), timed=False).rows(("a", 7, 0)).dead()
-    assert error.startswith("RowError: timer 'x': this stream has no event time. Write clock=\"processing\"")
+    assert error.startswith("RowError: timer 'x': this stream has no event time\n  Write: clock=\"processing\"")
 
 
 # --- timers -----------------------------------------------------------------------------------------------------------
@@ -340,7 +343,7 @@ def test_what_is_broadcast_is_the_same_on_every_task_and_at_every_parallelism() 
     ("number", "text"),
     [
         (-1, "ValueError: no limit"),
-        (-2, "RowError: on_broadcast runs on every task, so each would send this row. Send it from on_row"),
+        (-2, "RowError: on_broadcast runs on every task, so each would send this row\n  Send it from on_row"),
         (-3, "RowError: state 'seen' is by key, and there is none here: on_broadcast and on_batch have no current key"),
         (-4, "RowError: random numbers are by key, and there is none here"),
         (-5, "RowError: timer 'x' is by key, and there is none here: on_broadcast and on_batch have no current key"),
@@ -457,7 +460,7 @@ def test_whole_batches_read_and_write_state_at_once() -> None:
         (-3, "step 'it': on_batch got 1 rows with event time and gave 0: whose time would they have"),
         (
             -4,
-            "step 'it': on_batch raised RowError: rows are sent for a key, and there is none here. on_batch returns what it sends",
+            "step 'it': on_batch raised RowError: rows are sent for a key, and there is none here\n  Return from on_batch what it sends",
         ),
     ],
 )

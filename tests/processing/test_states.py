@@ -73,7 +73,7 @@ def test_none_is_a_value_where_it_is_declared(disk: bool) -> None:
     bench.at(0).set(None)
     bench.batch(disk)
     assert (bench.at(0).exists, bench.at(0).get(), bench.at(1).get()) == (True, None, 5)
-    with pytest.raises(RowError, match=r"it: expected bigint, and found None. To allow it"):
+    with pytest.raises(RowError, match=r"it: expected bigint, and found None\n  To allow it"):
         Bench(pen.ValueState(int)).at(0).set(None)
 
 
@@ -251,7 +251,7 @@ def test_the_vectorised_form_reads_and_writes_the_same_state(disk: bool) -> None
     assert bench.state.get_many(keys).to_pylist() == [7, 5, 4, 5]
     with pytest.raises(RowError, match="state 'it': 1 values for 4 keys"):
         bench.state.set_many(keys, [1])
-    with pytest.raises(RowError, match=r"state 'it': a null, and it holds none. Forget a key with clear_many"):
+    with pytest.raises(RowError, match=r"state 'it': a null, and it holds none\n  Forget a key with clear_many"):
         bench.state.set_many(keys, [1, None, 2, 3])
 
 

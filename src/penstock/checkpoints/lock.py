@@ -20,6 +20,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import socket
 import weakref
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from penstock.errors import HeldError, StorageError
+from penstock.errors import Fix, HeldError, StorageError
 
 __all__ = ["Lock", "hold"]
 
@@ -92,9 +93,14 @@ def hold(job_dir: str | Path, holder: Mapping[str, Any]) -> Lock:
     except BlockingIOError:
         other = _describe(file)
         os.close(file)
+        name, storage = path.parent.name, str(path.parent.parent)
         raise HeldError(
-            f"this job is already running: {other}. Stop it first (job.stop(), or penstock stop), or attach "
-            "to it: pen.attach(...)"
+            f"this job is already running: {other}",
+            fix=Fix(
+                "lock.held",
+                f"Stop it first, penstock stop {name} --storage {shlex.quote(storage)}, or attach to it. "
+                f"Write: pen.attach({json.dumps(name)}, storage={json.dumps(storage, ensure_ascii=False)})",
+            ),
         ) from None
     except OSError as error:
         os.close(file)

@@ -111,7 +111,7 @@ def column_of(values: list[Any], field: pa.Field, name: str, numbers: Iterable[i
             try:
                 to_array([value], field)
             except RowError as error:
-                raise RowError(f"source {name!r}, row {number}: {error.message}") from None
+                raise RowError(f"source {name!r}, row {number}: {error.message}", fix=error.fix) from None
         raise
 
 

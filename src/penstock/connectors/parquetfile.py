@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from penstock.connectors.connector import BadRecord, Bound, Json
 from penstock.connectors.fileformat import FileReader, Piece
-from penstock.errors import CorruptError, StorageError
+from penstock.errors import CorruptError, Fix, StorageError
 from penstock.exact import exactly, exactly_batch, nullable, seen_nulls
 
 __all__ = ["ParquetReader", "file_schema"]
@@ -168,5 +168,9 @@ def useful_groups(file: pq.ParquetFile, path: Path, bounds: tuple[Bound, ...], s
 
 def _unreadable(name: str, error: Exception) -> CorruptError:
     return CorruptError(
-        f"{name!r} cannot be read as Parquet: {error}. If it was still being written: write to a name ending in .tmp, then rename"
+        f"{name!r} cannot be read as Parquet: {error}",
+        fix=Fix(
+            "parquet.unfinished",
+            "If it was still being written: write to a name that ends in .tmp, and rename it once it is whole",
+        ),
     )

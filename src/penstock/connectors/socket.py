@@ -26,7 +26,7 @@ import pyarrow as pa
 from penstock.connectors import journal as journals
 from penstock.connectors.connector import BadRecord, Chunk, Json, Reader, Source, SourceContext
 from penstock.connectors.receiver import Receiver
-from penstock.errors import ConfigError, JobError
+from penstock.errors import ConfigError, Fix, JobError
 from penstock.names import check_name
 
 __all__ = ["Socket", "SocketReceiver", "socket"]
@@ -196,7 +196,8 @@ def _connect(source: Socket, stopping: threading.Event) -> net.socket | None:
             if time.monotonic() + pause >= give_up:
                 raise JobError(
                     f"source {source.name!r}: {source.host}:{source.port} could not be reached for {source.connect_s:g} s: "
-                    f"{error}. Is the server running? For a try: nc -lk {source.port}"
+                    f"{error}",
+                    fix=Fix("socket.server", f"Start the server that it is to read from. To try it out: nc -lk {source.port}"),
                 ) from error
         stopping.wait(pause)
         pause = min(pause * 2, 1.0)

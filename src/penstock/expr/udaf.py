@@ -169,7 +169,9 @@ class UserCall:
     def returned(self, found: Any, method: str) -> Any:
         """`found`, if it can be an accumulator at all. To change one and forget to return it is easy."""
         if found is None and not self.state.nullable:
-            raise AggregateFailed(f"{self.name}.{method} returned None. It must return the accumulator")
+            raise AggregateFailed(
+                f"{self.name}.{method} returned None", fix=Fix("user-aggregate.returned", f"Return the accumulator from {method}")
+            )
         return found
 
     def pack(self, accumulators: Sequence[Any], method: str) -> pa.Array:
@@ -197,7 +199,8 @@ class UserCall:
         try:
             return to_array([plain_value(value) for value in values] if has_records(field.type) else values, field)
         except RowError as error:
-            raise AggregateFailed(f"{self.name}.{method} returned what does not fit {field.type}: {error}") from error
+            text = f"{self.name}.{method} returned what does not fit {field.type}: {error.message}"
+            raise AggregateFailed(text, fix=error.fix) from error
 
     def _started(self) -> UserCall:
         """The same, after a look at a new accumulator: mistakes in its type are found before the first row."""
@@ -295,7 +298,8 @@ class UserSlots(Slots):
                 accumulator = add(accumulator, *row) if signs is None or signs[place] > 0 else retract(accumulator, *row)
         except RAISED:
             return self._fold_carefully(rows, signs)
-        return accumulator, {}
+        last = "add" if not signs or signs[-1] > 0 else "retract"
+        return self._call.returned(accumulator, last) if rows else accumulator, {}
 
     def _fold_carefully(self, rows: list[tuple[Any, ...]], signs: list[int] | None) -> tuple[Any, dict[int, str]]:
         """The same where some row is refused: an `add` that raised may have spoiled the accumulator, so it gets a copy."""

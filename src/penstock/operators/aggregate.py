@@ -124,7 +124,8 @@ class PartialAggregate(Operator):
 def failed(accumulators: Accumulators, rows: Sequence[int] | Ints) -> list[str]:
     """Why these rows of the batch that was accumulated just now were left out, as dead letters say it."""
     why = accumulators.reasons([int(row) for row in rows])
-    return [Told(f"the input of an aggregate failed: {text}", getattr(text, "frames", ())) for text in why]
+    found = [text if isinstance(text, Told) else Told(text) for text in why]
+    return [Told(f"the input of an aggregate failed: {text}", text.frames, text.fix) for text in found]
 
 
 class KeyedAggregate(Operator):

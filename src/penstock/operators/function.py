@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import RowError
+from penstock.errors import Fix, RowError
 from penstock.exact import exactly, settled
 from penstock.functions import Applied, RowFunction
 from penstock.operators.operator import MAIN, Errors, Operator, Origin, Out
@@ -67,8 +67,8 @@ class BatchMap(Operator):
             raise RowError(f"map_batches must return a RecordBatch with the columns {self._output.names}, and returned {found}")
         if hidden and out.num_rows != batch.num_rows:
             raise RowError(
-                f"map_batches got {batch.num_rows} rows with event time and returned {out.num_rows}: whose time would they have?"
-                " Return as many rows, or use flat_map"
+                f"map_batches got {batch.num_rows} rows with event time and returned {out.num_rows}: whose time would they have?",
+                fix=Fix("map_batches.rows", "Return as many rows, or use flat_map"),
             )
         arrays = [exactly(out.column(f.name), f.type) for f in self._output] + [batch.column(name) for name in hidden]
         yield (

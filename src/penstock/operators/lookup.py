@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.connectors.connector import Source, SourceContext
-from penstock.errors import RowError
+from penstock.errors import Fix, RowError
 from penstock.exact import exactly_batch
 from penstock.operators.operator import MAIN, Operator, Origin, Out
 from penstock.state.columns import key_list
@@ -92,8 +92,8 @@ class TableSource:
         place = next(place for place in places if first.setdefault(listed[place], place) != place)
         values = ", ".join(f"{name}={keys.column(name)[place].as_py()!r}" for name in keys.schema.names)
         raise RowError(
-            f"table {self.name!r} has two rows with the key {values}, and a lookup finds one row. Make its rows unique, or give it"
-            " another key="
+            f"table {self.name!r} has two rows with the key {values}, and a lookup finds one row",
+            fix=Fix("lookup.unique", "Make its rows unique, or give it another key="),
         )
 
     def _split(self, split: str, context: SourceContext) -> Iterator[pa.RecordBatch]:

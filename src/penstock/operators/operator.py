@@ -7,14 +7,15 @@
    snapshot code.
 3. How rows are cut into batches never changes the result.
 4. Rows may be held back for a while, see `holding`: only between one read and the next, so never across a barrier.
-5. A row that cannot be processed is a dead letter (port "dead") or an error that stops the job, by `on_error`.
+5. A row that cannot be processed is a dead letter (port "dead") or an error that stops the job, by `on_error`. In both what to do
+   about it is the second line, if the error says that.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -126,10 +127,13 @@ class Errors:
         if self.fail:
             where = f" of source {origin.source!r}, split {origin.split!r}" if origin else ""
             who = f"step {self.step!r}{self._line}"
-            refused = RowError(f"{who} cannot process a row{where}: {texts[0]}. The row: {records[0]}", fix=SET_ASIDE)
-            blame(refused, who, texts[0].frames if isinstance(texts[0], Told) else ())
+            said = texts[0] if isinstance(texts[0], Told) else Told(texts[0])
+            fix = SET_ASIDE if said.fix is None else replace(said.fix, text=f"{said.fix.text}\n  {SET_ASIDE.text}")
+            refused = RowError(f"{who} cannot process a row{where}: {said}. The row: {records[0]}", fix=fix)
+            blame(refused, who, said.frames)
             raise refused
         times = batch.column(TIME_COLUMN) if TIME_COLUMN in batch.schema.names else None
+        texts = [f"{text}\n  {text.fix.text}" if isinstance(text, Told) and text.fix else text for text in texts]
         yield DEAD, self._batch(texts, records, origin, [times[row].as_py() for row in numbers] if times is not None else None)
 
     def undecoded(self, bad: Sequence[Any], origin: Origin) -> Iterator[Out]:

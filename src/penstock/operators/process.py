@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import RAISED, FunctionError, RowError
+from penstock.errors import RAISED, Fix, FunctionError, PenstockError, RowError
 from penstock.exact import exactly
 from penstock.functions import Failed, arguments_of
 from penstock.operators.groups import group_rows
@@ -33,7 +33,7 @@ from penstock.operators.values import ValueStore
 from penstock.processing import states
 from penstock.processing.function import Callback, Spec, Timer, to_moment
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
-from penstock.tracebacks import told
+from penstock.tracebacks import one_line, told
 from penstock.windows import TIME_MAX
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -177,7 +177,8 @@ class Process(Operator):
             found = on_batch(states.Keys(keys, moments), shown, self._ctx)
             made = [] if found is None else [found] if isinstance(found, pa.RecordBatch) else list(found)
         except RAISED as error:
-            raise FunctionError(f"step {self.name!r}: on_batch raised {type(error).__name__}: {error}") from error
+            fix = error.fix if isinstance(error, PenstockError) else None
+            raise FunctionError(f"step {self.name!r}: on_batch raised {one_line(error)}", fix=fix) from error
         self._flush()
         for rows in made:
             yield MAIN, self._timed_batch(rows, batch)
@@ -198,7 +199,8 @@ class Process(Operator):
             if rows.num_rows != batch.num_rows:
                 raise RowError(
                     f"step {self.name!r}: on_batch got {batch.num_rows} rows with event time and gave {rows.num_rows}:"
-                    " whose time would they have? Give as many rows, or use on_row"
+                    " whose time would they have?",
+                    fix=Fix("process.batch-rows", "Give as many rows, or use on_row"),
                 )
             arrays.append(batch.column(TIME_COLUMN))
             fields.append(batch.schema.field(TIME_COLUMN))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import RowError
+from penstock.errors import Fix, RowError
 from penstock.functions import Encoder
 from penstock.operators.named_timers import NamedTimers
 from penstock.operators.operator import CHANGE_COLUMN, MAIN, TIME_COLUMN, Out
@@ -147,9 +147,15 @@ class RunContext(Context):
 
     def _check_key(self) -> None:
         if self._scope.may_broadcast:
-            raise RowError("on_broadcast runs on every task, so each would send this row. Send it from on_row")
+            raise RowError(
+                "on_broadcast runs on every task, so each would send this row",
+                fix=Fix("process.broadcast-sends", "Send it from on_row"),
+            )
         if not self._scope.keys.num_rows:
-            raise RowError("rows are sent for a key, and there is none here. on_batch returns what it sends, as batches")
+            raise RowError(
+                "rows are sent for a key, and there is none here",
+                fix=Fix("process.batch-sends", "Return from on_batch what it sends"),
+            )
 
     def _stamp(self) -> int:
         assert self._moment is not None, "a timed stream has a time"
@@ -198,7 +204,10 @@ class RunContext(Context):
         self._check_key()
         name = to.name if isinstance(to, Output) else to
         if name is not None and name not in self.sides:
-            raise RowError(f"there is no side output {name!r}. Declare it in the class: {name} = pen.Output(…)")
+            raise RowError(
+                f"there is no side output {name!r}",
+                fix=Fix("process.output", f"Declare it in the class of the process function: {name} = pen.Output(…)"),
+            )
         collected = self.main if name is None else self.sides[name]
         collected.rows.append(row)
         if self._timed:
@@ -212,10 +221,14 @@ class RunContext(Context):
     def set_timer(self, name: str = "", *, after: Any = None, at: datetime | None = None, clock: str = "event") -> None:
         check_timer(name, clock)
         if not self._spec.timers:
-            raise RowError(f"timer {name!r}: there is no on_timer to call. Define: def on_timer(self, timer, ctx)")
+            raise RowError(
+                f"timer {name!r}: there is no on_timer to call",
+                fix=Fix("timer.callback", "Define: def on_timer(self, timer, ctx)"),
+            )
         if clock == "event" and not self._timed:
             raise RowError(
-                f'timer {name!r}: this stream has no event time. Write clock="processing", or .with_watermark(…) before key_by'
+                f"timer {name!r}: this stream has no event time",
+                fix=Fix("timer.event-time", 'Write: clock="processing", or .with_watermark("at", delay="1s") before key_by'),
             )
         if not self._scope.keys.num_rows:
             raise RowError(f"timer {name!r} is by key, and there is none here: on_broadcast and on_batch have no current key")

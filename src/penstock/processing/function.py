@@ -364,7 +364,8 @@ def _nothing(columns: list[list[Any]], rows: int) -> list[Any]:
 def _no_rows(results: list[Any]) -> list[list[Any]]:
     if results:
         raise RowError(
-            f"a row was sent, {results[0]!r}, and no callback is annotated to. Write: -> Iterator[Alert], or .process(…, schema=…)"
+            f"a row was sent, {results[0]!r}, and no callback is annotated to",
+            fix=Fix("process.silent", "Annotate it, -> Iterator[Alert], or say it: .process(…, schema=Alert)"),
         )
     return [[]]
 
@@ -377,7 +378,8 @@ def to_moment(time: int) -> datetime:
 def due_time(base: int, after: Any, at: datetime | None, name: str) -> int:
     """When a timer is due, in microseconds."""
     if (after is None) == (at is None):
-        raise RowError(f'timer {name!r}: say when, by after="1m" or by at=')
+        found = "neither after= nor at=" if at is None else "both after= and at="
+        raise RowError(f"timer {name!r}: found {found}", fix=Fix("timer.when", 'Say when, by one of them. Write: after="1m"'))
     if at is None:
         return base + micros(after, "after")
     if not isinstance(at, datetime) or at.tzinfo is None:
@@ -392,7 +394,8 @@ def check_timer(name: Any, clock: str) -> None:
     if not is_unicode(name):
         raise RowError(f"the name of a timer is stored, and {name!r} is no text that can be: it has half of a character")
     if clock not in CLOCKS:
-        raise RowError(f"timer {name!r}: clock={clock!r} is not known. Write one of {', '.join(map(repr, CLOCKS))}")
+        clocks = ", or ".join(f'clock="{each}"' for each in CLOCKS)
+        raise RowError(f"timer {name!r}: clock={clock!r} is not known", fix=Fix("timer.clock", f"Write: {clocks}"))
 
 
 __all__ = [

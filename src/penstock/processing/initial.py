@@ -101,7 +101,7 @@ def rows_table(rows: list[Any], state: State, keys: tuple[pa.Field, ...]) -> pa.
         columns = [to_array([row[key.name] for row in rows], key) for key in keys]
         columns.append(to_array([convert(value) for value in values], field))
     except RowError as error:
-        raise PlanError(f"the initial values of state {state.name!r} do not fit: {error}") from None
+        raise PlanError(f"the initial values of state {state.name!r} do not fit: {error.message}", fix=error.fix) from None
     return pa.Table.from_arrays(columns, names=[*names, VALUE])
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import RowError
+from penstock.errors import Fix, RowError
 from penstock.functions import fields_of, instance_maker
-from penstock.schema import is_optional, is_record_class, record_hints, to_array, to_field, to_values, type_name
+from penstock.schema import NAIVE, is_optional, is_record_class, record_hints, to_array, to_field, to_values, type_name
 
 Convert = Callable[[Any], Any]
 
@@ -104,7 +104,7 @@ def plain_maker(field: pa.Field, path: str | None = None) -> Convert:
 
     def refuse_null(value: Any) -> Any:
         if value is None:
-            raise RowError(f"{path}: expected {type_name(field.type)}, and found None. To allow it, declare T | None")
+            raise _misfit(value, field.type, path)
         return convert(value)
 
     return refuse_null
@@ -136,7 +136,8 @@ def _plain_of(kind: pa.DataType, path: str) -> Convert:
 
 def _misfit(value: Any, kind: pa.DataType, path: str) -> RowError:
     if value is None:
-        return RowError(f"{path}: expected {type_name(kind)}, and found None. To allow it, declare T | None")
+        fix = Fix("value.none", "To allow it, declare it as T | None")
+        return RowError(f"{path}: expected {type_name(kind)}, and found None", fix=fix)
     return RowError(f"{path}: expected {type_name(kind)}, and found {type(value).__name__} {value!r:.80}")
 
 
@@ -196,7 +197,7 @@ def _moment(path: str) -> Convert:
         if not isinstance(value, datetime):
             raise _misfit(value, _MOMENT, path)
         if value.tzinfo is None:
-            raise RowError(f"{path}: a datetime without time zone. Write: datetime(…, tzinfo=UTC)")
+            raise RowError(f"{path}: a datetime without time zone", fix=NAIVE)
         return value if value.tzinfo is UTC and type(value) is datetime else _in_utc(value)
 
     return plain

@@ -264,7 +264,9 @@ class State:
         if len(column) != len(keys):
             raise RowError(f"state {self.name!r}: {len(column)} values for {len(keys)} keys")
         if column.null_count and not field.nullable:
-            raise RowError(f"state {self.name!r}: a null, and it holds none. Forget a key with clear_many")
+            raise RowError(
+                f"state {self.name!r}: a null, and it holds none", fix=Fix("state.clear_many", "Forget a key with clear_many")
+            )
         return column
 
     def _by_row(self, keys: Keys) -> Iterator[Any]:
