@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.checkpoints.storage import LocalStore, MemoryStore, OutcomeUnknown, Store, check_path, open_store
+from penstock.checkpoints.storage import LocalStore, MemoryStore, OutcomeUnknown, Store, check_path, folder_of, open_store
 from penstock.errors import ConfigError, StorageError
 
 BAD_PATHS = [
@@ -214,7 +214,8 @@ def test_stores_are_opened_by_path_or_file_url(tmp_path: Path) -> None:
     assert open_store(tmp_path).url == str(tmp_path)
     assert open_store(str(tmp_path)).url == str(tmp_path)
     assert open_store(f"file://{tmp_path}/a%20b").url == f"{tmp_path}/a b"
-    for url in ("s3://bucket/x", "hdfs://host/x", "memory:x"):
+    assert folder_of("run-2026-01-31T12:30/a").parent.name == "run-2026-01-31T12:30"
+    for url in ("s3://bucket/x", "hdfs://host/x", "memory:x", "git+ssh-2://x"):
         with pytest.raises(ConfigError, match="only for file:///path and for a plain path"):
             open_store(url)
     for url in ("file://host/x", "file:x", ""):

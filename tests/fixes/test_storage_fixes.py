@@ -30,6 +30,7 @@ from penstock.checkpoints.storage import LocalStore, MemoryStore, OutcomeUnknown
 from penstock.connectors.connector import Chunk, Json, Reader, Source, SourceContext
 from penstock.runners import control
 from penstock.runners.job import graceful_interrupt
+from penstock.runners.listing import jobs_in
 
 
 def wait_until(true: Callable[[], bool], within_s: float = 20.0) -> None:
@@ -118,15 +119,22 @@ def test_a_format_of_a_later_version_is_read_by_that_version(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("broken", ["", "s3://bucket/x", "file://host/x", "file:x"])
-def test_each_storage_that_is_proposed_can_be_opened(broken: str) -> None:
-    if broken == "":
-        text = shown("storage.empty", lambda: open_store(broken))
-    elif broken.startswith("s3"):
-        text = shown("storage.scheme", lambda: open_store(broken))
-    else:
-        text = shown("storage.url", lambda: open_store(broken))
-    for storage in argument(text):
-        assert Path(open_store(storage).url).parent in (Path("/var/lib"), Path("/mnt"))
+def test_each_storage_that_is_proposed_can_be_opened(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for take in (open_store, started, lambda storage: pen.attach("j", storage), jobs_in):
+
+        def taken(take: Any = take) -> Any:
+            return take(broken)
+
+        if broken == "":
+            text = shown("storage.empty", taken)
+        elif broken.startswith("s3"):
+            text = shown("storage.scheme", taken)
+        else:
+            text = shown("storage.url", taken)
+        for storage in argument(text):
+            assert Path(open_store(storage).url).parent in (Path("/var/lib"), Path("/mnt"))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("way", ["command", "code"])

@@ -40,12 +40,14 @@ __all__ = [
     "OutcomeUnknown",
     "Store",
     "check_path",
+    "folder_of",
     "is_temporary",
     "open_store",
 ]
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]{0,199}")  # "." and ".." begin with a dot, so they never match
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")  # two letters or more: "C:" is not a scheme
+# Two letters or more: "C:" is not a scheme. Without "//" neither is what a folder may be called, as "run-2026-01-31T12:30".
+_SCHEME = re.compile(r"([A-Za-z](?:[A-Za-z0-9+]+(?=:)|[A-Za-z0-9+.-]+(?=://))):")
 
 _LARGE = 1 << 20
 """From so many bytes on it is worth its while to write past the page cache."""
@@ -125,8 +127,13 @@ def is_temporary(path: str) -> bool:
 
 def open_store(url: str | Path) -> Store:
     """The store at a path or a `file://` URL. Nothing is created until something is written."""
+    return LocalStore(folder_of(url))
+
+
+def folder_of(url: str | Path) -> Path:
+    """The folder that a path or a `file://` URL speaks of."""
     if isinstance(url, Path):
-        return LocalStore(url)
+        return Path(os.path.abspath(url))
     if not url:
         raise ConfigError(
             "storage is empty, and should be a path or a URL",
@@ -134,7 +141,7 @@ def open_store(url: str | Path) -> Store:
         )
     scheme = _SCHEME.match(url)
     if scheme is None:
-        return LocalStore(Path(url))
+        return Path(os.path.abspath(url))
     if scheme[1].lower() != "file":
         raise ConfigError(
             f"storage {url!r}: there is no store for {scheme[1]!r}, only for file:///path and for a plain path",
@@ -146,7 +153,7 @@ def open_store(url: str | Path) -> Store:
             f"storage {url!r}: expected three slashes and an absolute path",
             fix=Fix("storage.url", 'Write: storage="file:///var/lib/penstock"'),
         )
-    return LocalStore(Path(unquote(parts.path)))
+    return Path(unquote(parts.path))
 
 
 class LocalStore:

@@ -31,6 +31,7 @@ from penstock.checkpoints.lock import Lock, hold
 from penstock.checkpoints.manifest import Manifest
 from penstock.checkpoints.repository import Repository, open_savepoint
 from penstock.checkpoints.restore import Conclude, ForkFrom, Refuse, RestoreFacts, Resume, StartEmpty, decide_restore
+from penstock.checkpoints.storage import folder_of
 from penstock.connectors.connector import Committer, Receiver, Source, SourceContext
 from penstock.errors import Fix, HeldError, JobError, PenstockError, RestoreError, RunnerError, StorageError, SupersededError
 from penstock.eventtime import time_text
@@ -681,7 +682,7 @@ def job_directory(name: str, storage: str | None) -> tuple[Path, bool]:
     """The job's own folder; without storage one that is removed at the end."""
     if storage is None:
         return Path(tempfile.mkdtemp(prefix=f"penstock-{name}-")), True
-    path = Path(storage.removeprefix("file://")).absolute() / name
+    path = folder_of(storage) / name
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import errors
 from penstock.checkpoints.log import Log
 from penstock.checkpoints.manifest import Manifest
-from penstock.checkpoints.storage import LocalStore, open_store
+from penstock.checkpoints.storage import LocalStore, folder_of, open_store
 from penstock.errors import ConfigError, Fix, JobError, PenstockError
 from penstock.eventtime import micros, time_text
 from penstock.names import check_name
@@ -350,9 +350,7 @@ def job_folder(name: str, storage: str | Path | None) -> Path:
                 'Write: storage="checkpoints"',
             ),
         )
-    store = open_store(chosen)
-    assert isinstance(store, LocalStore), "there are only local stores"
-    return store.root / name
+    return folder_of(chosen) / name
 
 
 def newest_in(job_dir: Path) -> Manifest | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.checkpoints.storage import folder_of
 from penstock.errors import ConfigError, Fix, JobError, PenstockError
 from penstock.eventtime import time_text
 from penstock.runners.control import attach, newest_in
@@ -35,7 +36,7 @@ def jobs_in(storage: str | Path | None) -> list[Listed]:
     chosen = resolve("", {} if storage is None else {"storage": str(storage)}).storage
     if chosen is None:
         raise ConfigError("no storage is named whose jobs could be listed", fix=NAME_IT)
-    folder = Path(chosen.removeprefix("file://")).absolute()
+    folder = folder_of(chosen)
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}, and so no job in it")
     return [looked_at(path.parent, folder) for path in sorted(folder.glob("*/log"))]
