@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -35,6 +38,19 @@ def test_storage_that_is_mounted_where_the_fix_says_is_seen(tmp_path: Path) -> N
     (folder,) = re.findall(r"at (/\S+)", text)
     Path(folder).symlink_to(tmp_path / "driver", target_is_directory=True)
     worker.check()
+
+
+def test_workers_of_another_user_are_told_whose_they_should_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = sign(tmp_path, given=True)
+    mine.put_up()
+
+    def denied(*_: Any, **__: Any) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as another_user:
+        another_user.setattr(os, "open", denied)
+        assert shown("storage.denied", mine.check) == "Run the workers as the user that runs the driver"
+    mine.check()
 
 
 def test_the_storage_that_the_fix_writes_is_an_option_and_no_temporary_folder(tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock.errors import RunnerError
+from penstock.errors import PenstockError, RunnerError
+from penstock.passing import Fate, fate_of
 from penstock.protocol.messages import Stamp
 from penstock.runners.spark import sign as signs
 from penstock.runners.spark.sign import Sign
@@ -41,6 +45,32 @@ def test_storage_that_is_not_there_or_is_another_one_is_refused(tmp_path: Path) 
         mine.check()
     with pytest.raises(RunnerError, match="does not see the temporary folder of this job, which has no storage"):
         sign(tmp_path / "none", given=False).check()
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "fate"),
+    [
+        (errno.ENOTCONN, "cannot read .*: ENOTCONN", Fate.PASSING),
+        (errno.ESTALE, "cannot read .*: ESTALE", Fate.PASSING),
+        (errno.EACCES, "may not read what the driver has written to ", Fate.FINAL),
+    ],
+)
+def test_storage_that_cannot_be_read_is_not_said_to_be_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, text: str, fate: Fate
+) -> None:
+    mine = sign(tmp_path)
+    mine.put_up()
+
+    def unreadable(*_: Any, **__: Any) -> int:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", unreadable)
+        assert not mine.is_up()
+        with pytest.raises(PenstockError, match=text) as caught:
+            mine.check()
+    assert fate_of(caught.value) is fate
+    mine.check()
 
 
 def test_signs_of_killed_drivers_go_and_a_successors_stays(tmp_path: Path) -> None:

@@ -60,23 +60,39 @@ class Sign:
     def is_up(self) -> bool:
         """Whether the attempt goes on, as far as can be told from here."""
         try:
-            return open_store(self.job_dir).read(self.path) == self.word.encode()
+            return self._is_read()
         except StorageError:
             return False
 
     def check(self) -> None:
-        """In a task: raise RunnerError unless this process sees what the driver wrote."""
+        """In a task: raise RunnerError unless this process sees what the driver wrote, or why it could not even look: that may pass."""
         until = time.monotonic() + SEEN_WITHIN_S
-        while not self.is_up():
+        while True:
+            refusal: RunnerError | StorageError
+            try:
+                if self._is_read():
+                    return
+                refusal = self._refusal()
+            except StorageError as error:
+                refusal = self._denial() if isinstance(error.__cause__, PermissionError) else error
             if time.monotonic() > until:
-                raise self._refusal()
+                raise refusal
             time.sleep(0.1)
+
+    def _is_read(self) -> bool:
+        return open_store(self.job_dir).read(self.path) == self.word.encode()
 
     def check_once(self) -> None:
         """The same, for tasks that follow each other in one process."""
         if self not in _seen:
             self.check()
             _seen.add(self)
+
+    def _denial(self) -> RunnerError:
+        return RunnerError(
+            f"a worker on {socket.gethostname()} may not read what the driver has written to {self.job_dir}",
+            fix=Fix("storage.denied", "Run the workers as the user that runs the driver"),
+        )
 
     def _refusal(self) -> RunnerError:
         host = socket.gethostname()
