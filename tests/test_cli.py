@@ -328,7 +328,8 @@ def test_shells_can_complete_it(shell: str) -> None:
 def test_the_jobs_of_a_storage_are_listed_with_how_far_they_came(running: subprocess.Popen[str]) -> None:
     made = pen.Pipeline("done").read(sources.memory([1], schema=int)).write(sinks.memory("done-jobs"))
     made.run(pen.Local(storage="store"))
-    Path("store/torn/log").mkdir(parents=True)
+    for odd in ("torn", "with space", "-x", "a" * 200):  # all but the first are no names of jobs
+        Path(f"store/{odd}/log").mkdir(parents=True)
     shown = [json.loads(line) for line in invoke("jobs", "--storage", "store", "--json").stdout.splitlines()]
     assert [(job["name"], job["state"], job["runner"]) for job in shown] == [
         ("done", "finished", "local"),

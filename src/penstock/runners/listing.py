@@ -1,4 +1,4 @@
-"""The jobs of a storage: each folder with a log is one, running or not. Nothing is claimed or changed by looking."""
+"""The jobs of a storage: each folder with a log is one, running or not, if a job can be called so. Looking claims and changes nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from penstock.checkpoints.storage import folder_of
 from penstock.errors import ConfigError, Fix, JobError, PenstockError
 from penstock.eventtime import time_text
+from penstock.names import NAME
 from penstock.runners.control import attach, newest_in
 from penstock.runners.options import resolve
 
@@ -39,7 +40,7 @@ def jobs_in(storage: str | Path | None) -> list[Listed]:
     folder = folder_of(chosen)
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}, and so no job in it")
-    return [looked_at(path.parent, folder) for path in sorted(folder.glob("*/log"))]
+    return [looked_at(path.parent, folder) for path in sorted(folder.glob("*/log")) if NAME.fullmatch(path.parent.name)]
 
 
 def looked_at(job_dir: Path, storage: Path) -> Listed:
@@ -48,6 +49,8 @@ def looked_at(job_dir: Path, storage: Path) -> Listed:
         newest = newest_in(job_dir)
     except PenstockError as error:
         return Listed(job_dir.name, "unreadable", error=error.message)
+    except OSError as error:
+        return Listed(job_dir.name, "unreadable", error=str(error))
     epoch, runner = (None, "") if newest is None else (newest.epoch, newest.runner)
     at = "" if newest is None else time_text(newest.created_us)
     try:
