@@ -165,7 +165,7 @@ def column_name(name: object) -> str:
     if isinstance(name, str) and name and is_unicode(name):
         return name
     raise PlanError(
-        f"{name!r} cannot be the name of a column, which is a text that is not empty",
+        f"{name!r} cannot be the name of a column, which is a text that is not empty and has no halves of characters",
         fix=Fix("column.name", 'Write: col("n").alias("total")'),
     )
 

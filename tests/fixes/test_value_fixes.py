@@ -10,6 +10,7 @@ import pytest
 import penstock as pen
 from fixes.applying import code_of, evaluate, shown
 from penstock import sinks, sources
+from penstock.expr import parse
 
 
 @dataclass
@@ -33,6 +34,38 @@ def test_a_column_gets_a_name(name: Any) -> None:
         lambda: stream.key_by("n").aggregate(pen.count().alias(name), name="x"),
     ):
         shown("column.name", broken)
+
+
+@pytest.mark.parametrize("name", ["", "\ud800"])
+def test_a_column_that_is_named_by_a_keyword_gets_a_name(name: str) -> None:
+    stream = pen.Pipeline("p").read(sources.memory([{"n": 1}]))
+    for broken in (
+        lambda: stream.with_columns(**{name: "n"}),
+        lambda: stream.select(**{name: "n"}),
+        lambda: stream.key_by("n").aggregate(name="x", **{name: pen.count()}),
+    ):
+        shown("column.name", broken)
+
+
+@pytest.mark.parametrize("name", ["", None, "\ud800"])
+def test_the_column_of_changes_gets_a_name(name: Any) -> None:
+    stream = pen.Pipeline("p").read(sources.memory([{"n": 1}]))
+    (code,) = code_of(shown("as_rows.op", lambda: stream.as_rows(op=name)))
+    assert evaluate(f"stream{code}").schema.names == ["n", "op"]
+
+
+def test_half_of_a_character_in_an_expression_becomes_another() -> None:
+    text, s = "a\ud800", pen.col("s")
+    for broken in (
+        lambda: pen.lit(text),
+        lambda: pen.col(text),
+        lambda: s == text,
+        lambda: s.str.contains(text),
+        lambda: pen.struct(**{text: s}),
+    ):
+        (code,) = code_of(shown("text.half", broken))
+    assert evaluate(code) == "a?"
+    shown("sql.read", lambda: parse(f"s = '{text}'"))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import Fix, PlanError
-from penstock.schema import type_name
+from penstock.schema import is_unicode, type_name
 
 __all__ = [
     "EVENT_TIME",
@@ -82,6 +82,9 @@ class Column(Node):
 
     name: str
 
+    def __post_init__(self) -> None:
+        _stored(self.name)
+
     def text(self) -> str:
         if self.name == EVENT_TIME:
             return "event_time()"
@@ -121,6 +124,10 @@ class Call(Node):
     function: str
     args: tuple[Node, ...]
     options: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        for option in self.options:
+            _stored(option)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -237,6 +244,7 @@ def literal(value: Any) -> Literal:
         raise PlanError(
             f"{value!r} has no time zone", fix=Fix("literal.zone", f"If it is in UTC, say so. Write: {_in_utc(value)}")
         )
+    _stored(value)
     found = next((found for kind, found in _LITERAL_TYPES if isinstance(value, kind)), None)
     if isinstance(value, Decimal):
         found = _decimal_type(value)
@@ -260,6 +268,15 @@ def walk(node: Node) -> Iterator[Node]:
 def columns_of(node: Node) -> frozenset[str]:
     """The names of the columns that a node reads."""
     return frozenset(inner.name for inner in walk(node) if isinstance(inner, Column))
+
+
+def _stored(value: object) -> None:
+    """A text that stands in an expression is one that can be compared with stored ones, or be stored."""
+    if isinstance(value, str) and not is_unicode(value):
+        raise PlanError(
+            f"{value!r} has half of a character (a surrogate without its other half), which cannot be stored",
+            fix=Fix("text.half", 'Put another in its place. Write: text.encode("utf-8", "replace").decode()'),
+        )
 
 
 def _in_utc(value: datetime) -> str:

@@ -26,7 +26,7 @@ from penstock.eventtime import duration_text
 from penstock.expr import Expr, col
 from penstock.expr.promote import is_numeric
 from penstock.functions import RowFunction
-from penstock.schema import type_name
+from penstock.schema import column_name, type_name
 
 TIME_COLUMN = "__time"
 CHANGE_COLUMN = "__change"
@@ -361,7 +361,7 @@ class AsRows(Node):
     kind = "as_rows"
 
     def __post_init__(self) -> None:
-        check_column_name(self.op, self)
+        check_column_name(self.op, self, Fix("as_rows.op", 'Write: .as_rows(op="op")'))
         if self.op in self.input.schema.names:
             raise self.error(
                 f"there is a column {self.op!r} already",
@@ -593,8 +593,12 @@ def check_columns(names: list[str] | tuple[str, ...], input: Node, node: Node) -
         typed(col(name), input, node)
 
 
-def check_column_name(name: str, node: Node) -> None:
-    """Names that start with two underscores are ours."""
+def check_column_name(name: str, node: Node, fix: Fix | None = None) -> None:
+    """A name is a text that is not empty and can be stored. Those that start with two underscores are ours."""
+    try:
+        column_name(name)
+    except PlanError as error:
+        raise node.error(error.message, fix=fix or error.fix) from None
     if name.startswith("__") and name != ALL_COLUMN:
         raise node.error(
             f"the column name {name!r} starts with two underscores, which are kept for Penstock",
