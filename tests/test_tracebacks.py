@@ -343,6 +343,7 @@ def test_a_function_that_exits_fails_like_any_other(way: str, end: str, monkeypa
     raised, status = failure(make())
     for text in (raised, status):
         assert kind.__name__ in text, text
+        text.encode()  # a log file takes it
         assert f"in {function.__code__.co_qualname}\n" in text, text
         assert f"Your code, called by {who}test_tracebacks.py:" in text, text
 

@@ -65,11 +65,11 @@ class PenstockError(Exception):
 
     def __init__(self, message: str = "", *, fix: Fix | None = None) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = readable(message)  # so that any log and any status can say it
         self.fix = fix
 
     def __str__(self) -> str:
-        return f"{self.message}\n  {self.fix.text}" if self.fix else self.message
+        return f"{self.message}\n  {readable(self.fix.text)}" if self.fix else self.message
 
 
 class PlanError(PenstockError):

@@ -132,12 +132,12 @@ def told(error: BaseException, function: Any = None, before: str = "", after: st
 
 
 def one_line(error: BaseException) -> str:
-    """An error with its class, in one line: `KeyError: 'n'`. Of one of ours the fix is left out."""
+    """An error with its class, in one line that anything can store: `KeyError: 'n'`. Of one of ours the fix is left out."""
     try:
         text = error.message if isinstance(error, PenstockError) else str(error)
     except Exception:  # an exception of a user's, or one that asks a process that is gone
         return type(error).__name__
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{type(error).__name__}: {readable(text)}" if text else type(error).__name__
 
 
 def _places(frames: Sequence[Frame]) -> str:
