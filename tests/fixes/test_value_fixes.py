@@ -62,10 +62,10 @@ def test_half_of_a_character_in_an_expression_becomes_another() -> None:
         lambda: s == text,
         lambda: s.str.contains(text),
         lambda: pen.struct(**{text: s}),
+        lambda: parse(f"s = '{text}'"),
     ):
         (code,) = code_of(shown("text.half", broken))
     assert evaluate(code) == "a?"
-    shown("sql.read", lambda: parse(f"s = '{text}'"))
 
 
 @pytest.mark.parametrize(
