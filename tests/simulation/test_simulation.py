@@ -6,12 +6,13 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 
 from penstock.errors import CorruptError, StorageError
-from penstock.runners import local
+from penstock.runners import faults, local
 from penstock.runtime import dealing
 from penstock.state import keygroups
 from penstock.testing import simulator
@@ -45,6 +46,22 @@ def test_a_seed_does_the_same_under_another_hash_seed() -> None:
         ).stdout
 
     assert traces("1") == traces("2")
+
+
+def test_another_job_of_the_process_does_not_change_a_schedule() -> None:
+    alone, done = Simulation(3).run().trace, threading.Event()
+
+    def job() -> None:
+        while not done.wait(0.001):
+            faults.reach("source.read", 1)
+
+    other = threading.Thread(target=job)
+    other.start()
+    try:
+        assert Simulation(3).run().trace == alone
+    finally:
+        done.set()
+        other.join()
 
 
 @pytest.fixture
