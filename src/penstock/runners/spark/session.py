@@ -257,17 +257,29 @@ def slots_of(spark: Any) -> int:
 
 
 def settled_slots(spark: Any) -> int:
-    """The same, once it no longer grows: executors of a cluster that was just started come one by one."""
-    have, since, began = slots_of(spark), time.monotonic(), time.monotonic()
+    """The same, once it has those that it was asked for, or no longer grows: executors of a cluster that was just started come one by
+    one.
+    """
+    have, since, began, asked = slots_of(spark), time.monotonic(), time.monotonic(), asked_slots(spark)
     young = time.time() * 1000 - spark.sparkContext.startTime < SLOTS_WAIT_S * 1000
-    while not is_local(spark) and (not have or (young and time.monotonic() - since < SETTLED_S)):
-        if time.monotonic() - began > SLOTS_WAIT_S:
+    while not is_local(spark) and time.monotonic() - began < SLOTS_WAIT_S:
+        settled = have >= asked if asked else time.monotonic() - since >= SETTLED_S
+        if have and (settled or not young):
             break
         time.sleep(0.05)
         now = slots_of(spark)
         if now != have:
             have, since = now, time.monotonic()
     return have
+
+
+def asked_slots(spark: Any) -> int:
+    """How many slots Spark was asked for when it was started; 0 where that does not say it."""
+    master = str(spark.sparkContext.master)
+    if master.startswith("local-cluster["):
+        executors, each, _ = master.removeprefix("local-cluster[").split(",")
+        return int(executors) * int(each)
+    return int(setting(spark, "spark.executor.instances", "0")) * int(setting(spark, "spark.executor.cores", "1"))
 
 
 def slots_in_time(spark: Any, wanted: int) -> int:
