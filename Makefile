@@ -28,7 +28,7 @@ test: $(STAMP)  ## lint, types and all tests that belong to every change
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(PY) -m pytest -q -n 2 --dist loadfile
+	$(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 fast: $(STAMP)  ## the tests that need no Spark
 	$(PY) -m pytest -q -m "not spark and not slow"
