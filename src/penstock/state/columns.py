@@ -33,6 +33,7 @@ __all__ = [
     "grown",
     "key_list",
     "slot_dtype",
+    "span",
     "validity",
 ]
 
@@ -41,6 +42,8 @@ Ints = npt.NDArray[np.int64]
 Values = npt.NDArray[Any]
 Rows = Ints | slice
 """Numbers of rows, or some that follow each other."""
+SPAN_FEW = 64
+"""So many numbers are compared in Python."""
 
 
 def slot_dtype(type: pa.DataType) -> np.dtype[Any]:
@@ -88,6 +91,14 @@ def fixed_array(type: pa.DataType, values: Values, valid: Bools | None) -> pa.Ar
     bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if valid is not None and nulls else None
     storage = np.packbits(values, bitorder="little") if values.dtype == np.dtype(np.bool_) else values
     return pa.Array.from_buffers(type, len(values), [bitmap, pa.py_buffer(storage)], nulls)
+
+
+def span(values: Values) -> tuple[int, int]:
+    """The least and the greatest of some whole numbers, of which there is one or more. Of few Python finds them faster than numpy."""
+    if len(values) <= SPAN_FEW:
+        listed = values.tolist()
+        return min(listed), max(listed)
+    return int(values.min()), int(values.max())
 
 
 def batch_of(schema: pa.Schema, arrays: Sequence[pa.Array], rows: int) -> pa.RecordBatch:

@@ -7,6 +7,8 @@ chunks by their first due time gives what is due next. Taking what is due is sli
    `advance(time)` raises the floors; a snapshot never falls between the two, so "due <= floor" *is* "has fired".
 2. Floors travel with the snapshot. Tasks may have got further than others; after a rescale a task holds groups with
    different floors, and each timer is judged by the floor of its own group. So no timer fires twice and none is lost.
+   Event time moves far more often than anything is due, and it moves for all groups: so that is one number (`_low`), which the
+   floors of the groups are brought up to when somebody looks at them.
 3. A run (kind "timers") is sorted by (due, group). A file is opened when the first of it could be due, not before; a
    run that lies below the floors is dropped, unread.
 4. A timer added twice fires twice. A timer at or below its group's floor is refused: it would be lost on restore.
@@ -28,7 +30,7 @@ import pyarrow as pa
 
 from penstock.errors import CorruptError
 from penstock.state import keygroups
-from penstock.state.columns import Ints, fixed_values
+from penstock.state.columns import Ints, fixed_values, span
 from penstock.state.history import Floor, Frozen, History, reopen
 from penstock.state.runfile import GROUP, SORTED, Files, Groups, Handle, Hashes
 from penstock.state.runs import NEVER, Run
@@ -87,14 +89,18 @@ class TimerTable:
         self.max_parallelism = max_parallelism
         self._route_columns = route_columns or len(keys)
         self._schema = _timer_schema(keys)
-        self._floors = np.full(len(groups), NEVER, np.int64)
+        self._key_types = self._schema.types[2:]
+        self._accepted: pa.Schema | None = None  # the schema of the keys that were added last, which are of these types
+        self._by_group = np.full(len(groups), NEVER, np.int64)
         for first, last, floor in map(_checked_floor, floors):
             # A slice of the groups both sides have; empty if there are none.
-            mine = self._floors[max(first - groups.start, 0) : max(last + 1 - groups.start, 0)]
+            mine = self._by_group[max(first - groups.start, 0) : max(last + 1 - groups.start, 0)]
             np.maximum(mine, floor, out=mine)
+        self._low, self._high = (int(self._by_group.min()), int(self._by_group.max())) if len(groups) else (NEVER, NEVER)
         self._history = History(runs)
         self._counter = itertools.count()
         self._heap: list[tuple[int, int, _Chunk | Run]] = []
+        self._untidy = 0  # how many fresh chunks no merge has touched, at most
         for run in self._history.runs:
             self._push(run)
 
@@ -128,17 +134,25 @@ class TimerTable:
 
     def floor_of(self, groups: Groups) -> Ints:
         """The floor of each group; NEVER if nothing has fired there."""
+        if self._low == self._high:  # as almost always: only a rescale makes them differ
+            return np.full(len(groups), self._low)
         return self._floors[groups - self.groups.start]
+
+    @property
+    def _floors(self) -> Ints:
+        """The floor of each of the task's groups."""
+        np.maximum(self._by_group, self._low, out=self._by_group)
+        return self._by_group
 
     @property
     def floor_max(self) -> int:
         """The highest floor: what is due later has fired in no group."""
-        return int(self._floors.max())
+        return self._high
 
     @property
     def floor_min(self) -> int:
         """The lowest floor: what is due by then has fired in all groups."""
-        return int(self._floors.min())
+        return self._low
 
     def add(self, due: Ints, keys: pa.RecordBatch, hashes: Hashes | None = None) -> None:
         """Set timers.
@@ -147,35 +161,42 @@ class TimerTable:
             hashes: `hash_keys` of the first `route_columns` key columns, if the caller has them.
         """
         assert len(due) == keys.num_rows, f"{len(due)} due times for {keys.num_rows} keys"
-        assert keys.schema.types == self._schema.types[2:], f"keys are {keys.schema}, not {self._schema}"
         if not len(due):
             return
+        if keys.schema != self._accepted:
+            assert keys.schema.types == self._key_types, f"keys are {keys.schema}, not {self._schema}"
+            self._accepted = keys.schema
         if hashes is None:
             hashes = keygroups.hash_keys(keys.select(list(range(self._route_columns))))
         groups = keygroups.groups_of(hashes, self.max_parallelism)
-        mine = (groups >= self.groups.start) & (groups < self.groups.stop)
-        assert mine.all(), f"a timer of another task's groups; this one has {self.groups}"
-        assert (due > self.floor_of(groups)).all(), "a timer at or before its floor would never fire after a restore"
+        first, last = span(groups)
+        assert self.groups.start <= first <= last < self.groups.stop, f"a timer of another task's groups: this has {self.groups}"
+        above = span(due)[0] > self._high or bool((due > self.floor_of(groups)).all())
+        assert above, "a timer at or before its floor would never fire after a restore"
         arrays = [pa.array(groups, pa.int32()), pa.array(due, pa.int64()), *keys.columns]
         self._push(_sorted([pa.RecordBatch.from_arrays(arrays, schema=self._schema)]))
-        self._tidy()
+        self._untidy += 1
+        if self._untidy >= _FAN_IN:
+            self._tidy()
 
     def due(self, time: int) -> Iterator[pa.RecordBatch]:
         """Take all timers due at or before `time`: batches of (`__due`, keys…), in order of due, of bounded size.
 
         Timers may be added while this runs; those that are due are taken too. Call `advance(time)` afterwards.
         """
+        return self._taken(time) if self._heap and self._heap[0][0] <= time else iter(())
+
+    def advance(self, time: int) -> None:
+        """Everything due at or before `time` has fired."""
+        assert not self._heap or self._heap[0][0] > time, f"timers at {self.next_due} were not taken before {time}"
+        self._low, self._high = max(self._low, time), max(self._high, time)
+
+    def _taken(self, time: int) -> Iterator[pa.RecordBatch]:
         columns = self._schema.names[1:]
         while (taken := self._take(time)) is not None:
             batch = taken.batch.select(columns).replace_schema_metadata(None)
             for start in range(0, batch.num_rows, BATCH_ROWS):
                 yield batch.slice(start, BATCH_ROWS)
-
-    def advance(self, time: int) -> None:
-        """Everything due at or before `time` has fired."""
-        next_due = self.next_due
-        assert next_due is None or next_due > time, f"timers at {next_due} were not taken before {time}"
-        np.maximum(self._floors, time, out=self._floors)
 
     def _take(self, time: int) -> _Chunk | None:
         """Some of what is due, sorted, such that nothing left behind is due earlier."""
@@ -252,7 +273,7 @@ class TimerTable:
         else:
             assert item.handle is not None, "only stored runs are opened later"
             assert item.handle.min_due is not None, "a timers handle says when its first timer is due"
-            first = max(item.handle.min_due, int(self._floors.min()) + 1)
+            first = max(item.handle.min_due, self._low + 1)
         heapq.heappush(self._heap, (first, next(self._counter), item))
 
     def _keep(self, wanted: Callable[[_Chunk | Run], bool]) -> None:
@@ -262,10 +283,10 @@ class TimerTable:
     def _opened(self, run: Run) -> list[_Chunk]:
         """What of a run is ours and has not fired."""
         groups, due = fixed_values(run.batch.column(0)), fixed_values(run.batch.column(1))
-        start = int(np.searchsorted(due, self._floors.min(), "right"))
+        start = int(np.searchsorted(due, self._low, "right"))
         # Above the highest floor nothing has fired: that part needs no copy, if all of it is ours.
         ours = groups.min() >= run.first_group and groups.max() <= run.last_group
-        middle = int(np.searchsorted(due, self._floors.max(), "right")) if ours else len(due)
+        middle = int(np.searchsorted(due, self._high, "right")) if ours else len(due)
         mixed = _alive(run, run.batch.slice(start, middle - start), self.groups, self._floors)
         batches = [mixed, run.batch.slice(middle)]
         return [_Chunk(fixed_values(batch.column(1)), batch, run) for batch in batches if batch.num_rows]
@@ -274,6 +295,8 @@ class TimerTable:
         """Merge fresh chunks, many small ones into a larger one, so that each timer is moved a few times at most."""
         for level in itertools.count():
             alike = [item for item in self._fresh() if item.level == level]
+            if level == 0:
+                self._untidy = len(alike) if len(alike) < _FAN_IN else 0
             if len(alike) < _FAN_IN:
                 return
             self._replace(alike, _sorted([chunk.batch for chunk in alike], level=level + 1))
@@ -300,8 +323,7 @@ def _sorted(batches: Sequence[pa.RecordBatch], *, level: int = 0) -> _Chunk:
     """One chunk of fresh timers."""
     batch = pa.concat_batches(batches) if len(batches) > 1 else batches[0]
     groups, due = fixed_values(batch.column(0)), fixed_values(batch.column(1))
-    order = np.lexsort((groups, due))
-    if not np.array_equal(order, np.arange(len(order))):
+    if len(due) > 1 and not ((order := np.lexsort((groups, due)))[1:] > order[:-1]).all():
         batch, due = batch.take(pa.array(order)), due[order]
     return _Chunk(due, batch, None, level)
 
