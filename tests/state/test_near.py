@@ -22,11 +22,11 @@ def test_what_was_forgotten_is_not_found_and_all_else_is(steps: list[tuple[bool,
             near.forget(np.array([*slots], np.int64))
             known = {key: slot for key, slot in known.items() if slot not in slots}
         keys = [f"key {slot}" for slot in range(SLOTS)]
-        assert near.find(keys).tolist() == [known.get(key, -1) for key in keys]
+        assert near.find(keys) == [known.get(key, -1) for key in keys]
 
 
 def test_too_many_keys_are_forgotten_rather_than_kept() -> None:
     near = Near()
     near.learn(range(KEYS_MAX + 1), np.arange(KEYS_MAX + 1))
     near.learn([-1], np.array([7]))
-    assert near.find([0, -1]).tolist() == [-1, 7]
+    assert near.find([0, -1]) == [-1, 7]

@@ -493,7 +493,7 @@ def test_keys_that_equal_each_other_are_forgotten_without_harm() -> None:
     near.learn([-0.0], np.array([2]))
     near.forget(np.array([1]))
     near.forget(np.array([2]))
-    assert near.find([0.0]).tolist() == [-1]
+    assert near.find([0.0]) == [-1]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

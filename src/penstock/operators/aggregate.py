@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,22 @@ import pyarrow.compute as pc
 
 from penstock.expr import Accumulators
 from penstock.operators.keeping import Keeping, KeepingTable
-from penstock.operators.operator import LATE, MAIN, PASS, TIME_COLUMN, Errors, Operator, Origin, Out, keep
+from penstock.operators.operator import (
+    LATE,
+    MAIN,
+    PASS,
+    TIME_COLUMN,
+    TIME_TYPE,
+    Errors,
+    Operator,
+    Origin,
+    Out,
+    as_times,
+    keep,
+    times_of,
+)
 from penstock.operators.write import conform
+from penstock.state.columns import span
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.runs import NEVER
 from penstock.state.table import Changed, KeyedTable
@@ -26,7 +41,7 @@ from penstock.tracebacks import Told
 from penstock.windows import Tumbling, closing
 
 WINDOW_COLUMN, ROWS_COLUMN = "__window", "__rows"
-TIME_TYPE = pa.timestamp("us", tz="UTC")
+WINDOW_FIELD = pa.field(WINDOW_COLUMN, pa.int64(), nullable=False)
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 JOINED_ROWS = 1_024
@@ -39,6 +54,20 @@ TRIED_EVERY, TRIED_EVERY_LARGE = 16, 64
 say is no reason to let many large batches go unfolded."""
 WORTH, WORTH_IN_PLACE = 0.75, 0.6
 """Folding is worth it if it leaves no more of the rows than this; less where who merges them needs no folding (`change_many`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What rows became when they met the state: one row per key that they touched."""
+
+    keys: pa.RecordBatch
+    found: Bools  # which of the keys the state had
+    merged: Changed | pa.RecordBatch
+
+    @property
+    def values(self) -> list[pa.Array]:
+        """The columns of accumulators."""
+        return self.merged.values if isinstance(self.merged, Changed) else self.merged.columns
 
 
 class PartialAggregate(Operator):
@@ -160,31 +189,33 @@ class KeyedAggregate(Operator):
         """The state, with all lists in it."""
         return KeepingTable(self._rows, self._keeping) if self._accumulators.lists else self._rows
 
-    def _fold(self, rows: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, Bools]:
-        """Bring the state up to date with rows of accumulators; return one merged row per key, and which of them the state had already."""
+    @functools.cached_property
+    def _how(self) -> list[np.ufunc] | None:
+        """How whole numbers are changed where they stand; None if there are other values."""
+        self._names_kept = [field.name for field in self._accumulators.fields]
+        return self._accumulators.in_place if self._rows.spec.values.names == self._names_kept else None
+
+    def _fold(self, rows: pa.RecordBatch, keys: Sequence[str]) -> Folded:
+        """Bring the state up to date with rows of accumulators."""
         state_keys = canonical_keys(rows, keys)
         changed = self._changed(rows, state_keys)
         if changed is not None:
-            found, merged = changed.found, pa.RecordBatch.from_arrays(changed.values, schema=self._accumulators.schema)
-            state_keys = state_keys if changed.rows is None else state_keys.take(pa.array(changed.rows))
-        else:
-            # Rows of a key meet first, so that old and new rows meet pairwise.
-            repeats = self._rows.repeats(state_keys) if self._partial else None
-            if repeats is not None:
-                rows = self._accumulators.merge_some(rows, keys, repeats)
-                state_keys = canonical_keys(rows, keys)
-            found, old = self._rows.get_many(state_keys)
-            merged, _ = self._keeping.combine(state_keys, old, found, rows)
-            self._rows.put_many(state_keys, merged)
-        whole = pa.RecordBatch.from_arrays([*state_keys.columns, *merged.columns], names=[*keys, *merged.schema.names])
-        return whole, found
+            each = state_keys if changed.rows is None else state_keys.take(pa.array(changed.rows))
+            return Folded(each, changed.found, changed)
+        # Rows of a key meet first, so that old and new rows meet pairwise.
+        repeats = self._rows.repeats(state_keys) if self._partial else None
+        if repeats is not None:
+            rows = self._accumulators.merge_some(rows, keys, repeats)
+            state_keys = canonical_keys(rows, keys)
+        found, old = self._rows.get_many(state_keys)
+        merged, _ = self._keeping.combine(state_keys, old, found, rows)
+        self._rows.put_many(state_keys, merged)
+        return Folded(state_keys, found, merged)
 
     def _changed(self, rows: pa.RecordBatch, state_keys: pa.RecordBatch) -> Changed | None:
         """Whole numbers are changed where they stand, which is quicker."""
-        how, fields = self._accumulators.in_place, self._accumulators.fields
-        if how is None or self._rows.spec.values.names != [f.name for f in fields]:
-            return None
-        return self._rows.change_many(state_keys, [rows.column(f.name) for f in fields], how)
+        how = self._how
+        return None if how is None else self._rows.change_many(state_keys, [rows.column(name) for name in self._names_kept], how)
 
     def _accumulated(self, batch: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, list[int]]:
         """Rows as accumulators, and the numbers of the rows that failed. Partial rows are accumulators already."""
@@ -195,14 +226,18 @@ class KeyedAggregate(Operator):
 
     def _letters(self, batch: pa.RecordBatch, bad: Sequence[int] | Ints, origin: Origin | None) -> Iterator[Out]:
         """Set aside rows that failed when the batch was accumulated just now."""
-        yield from self._errors.letters(batch, bad, failed(self._accumulators, bad), origin)
+        if len(bad):
+            yield from self._errors.letters(batch, bad, failed(self._accumulators, bad), origin)
 
     def _result(self, merged: pa.RecordBatch, kept: Sequence[str] = ()) -> tuple[list[pa.Array], list[pa.Array]]:
         """Key columns in the user's types, and result columns. `kept`: the columns of the state's key, if its long lists are not in
         these rows."""
-        keys = [conform(merged.column(f.name), f.type) for f in self._by if not f.name.startswith("__")]
         results = self._keeping.finish(merged.select(list(kept)), merged) if kept else self._accumulators.finish(merged)
-        return keys, results
+        return self._key_columns(merged), results
+
+    def _key_columns(self, keys: pa.RecordBatch) -> list[pa.Array]:
+        """The key in the user's types."""
+        return [conform(keys.column(f.name), f.type) for f in self._by if not f.name.startswith("__")]
 
 
 class RunningAggregate(KeyedAggregate):
@@ -222,8 +257,10 @@ class RunningAggregate(KeyedAggregate):
         rows, bad = self._accumulated(batch, self._names)
         yield from self._letters(batch, bad, origin)
         if rows.num_rows:
-            keys, results = self._result(self._fold(rows, self._names)[0], self._names)
-            yield MAIN, pa.RecordBatch.from_arrays([*keys, *results], schema=self._output)
+            folded = self._fold(rows, self._names)
+            merged = pa.RecordBatch.from_arrays(folded.values, schema=self._accumulators.schema)
+            columns = [*self._key_columns(folded.keys), *self._keeping.finish(folded.keys, merged)]
+            yield MAIN, pa.RecordBatch.from_arrays(columns, schema=self._output)
 
 
 class WindowAggregate(KeyedAggregate):
@@ -245,15 +282,15 @@ class WindowAggregate(KeyedAggregate):
         """Set late rows aside, fold the others, and wait for the ends of windows not seen before."""
         windowed = batch if self._partial else with_window(batch, self._shape)
         late = self._late(windowed)
-        if late.any():
+        if late is not None:
             yield from self._set_aside(batch, late)
             windowed = keep(windowed, ~late)
         rows, bad = self._accumulated(windowed, self._keys)
         yield from self._letters(windowed, bad, origin)
         if rows.num_rows:
-            merged, found = self._fold(rows, self._keys)
-            if not found.all():
-                self._await(keep(merged.select(self._keys), ~found))
+            folded = self._fold(rows, self._keys)
+            if not folded.found.all():
+                self._await(keep(folded.keys, ~folded.found))
 
     def _await(self, fresh: pa.RecordBatch) -> None:
         """Set timers for windows not seen before."""
@@ -269,12 +306,13 @@ class WindowAggregate(KeyedAggregate):
         if not self._partial:
             yield LATE, rows
 
-    def _late(self, rows: pa.RecordBatch) -> Bools:
+    def _late(self, rows: pa.RecordBatch) -> Bools | None:
+        """The rows whose window has closed; None if there are none."""
         ends = self._closing(rows.column(WINDOW_COLUMN).to_numpy())
-        if not len(ends) or ends.min() > self._timers.floor_max:  # as almost always: no need to know whose floor is where
-            return np.zeros(len(ends), np.bool_)
+        if not len(ends) or span(ends)[0] > self._timers.floor_max:  # as almost always: no need to know whose floor is where
+            return None
         late: Bools = ends <= self._floors(rows)
-        return late
+        return late if late.any() else None
 
     def _floors(self, rows: pa.RecordBatch) -> Ints:
         """How far time is for the key of each row."""
@@ -298,12 +336,11 @@ class WindowAggregate(KeyedAggregate):
     def _sent(self, merged: pa.RecordBatch, starts: Ints, ends: Ints, kept: Sequence[str] = ()) -> pa.RecordBatch:
         """The results of windows; `merged` has their keys and accumulators. `kept` as in `_result`."""
         keys, results = self._result(merged, kept)
-        times = [pa.array(each).cast(TIME_TYPE) for each in (starts, ends, ends - 1)]
+        times = [as_times(each) for each in (starts, ends, ends - 1)]
         columns = [*keys, *times[:2], *results, times[2]]
         return pa.RecordBatch.from_arrays(columns, schema=self._output.append(pa.field(TIME_COLUMN, TIME_TYPE, nullable=False)))
 
 
 def with_window(batch: pa.RecordBatch, shape: Tumbling) -> pa.RecordBatch:
     """The batch with `__window`, the start of each row's window."""
-    times = batch.column(TIME_COLUMN).cast(pa.int64()).to_numpy()
-    return batch.append_column(pa.field(WINDOW_COLUMN, pa.int64(), nullable=False), pa.array(shape.start_of(times)))
+    return batch.append_column(WINDOW_FIELD, pa.array(shape.start_of(times_of(batch))))

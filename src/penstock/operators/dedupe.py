@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.groups import group_rows
-from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Operator, Origin, Out, keep
+from penstock.operators.operator import LATE, MAIN, Operator, Origin, Out, keep, times_of
 from penstock.operators.rowbuffer import Bools, Ints, filled
 from penstock.state.columns import batch_of
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
@@ -48,7 +48,7 @@ class DropDuplicates(Operator):
             return
         keys = canonical_keys(batch, self._by)
         hashes = hash_keys(keys)
-        times = batch.column(TIME_COLUMN).cast(pa.int64()).to_numpy()
+        times = times_of(batch)
         timers: TimerTable = self.states["timers"]
         late = times + self._within <= timers.floor_of(groups_of(hashes, self._max_parallelism))
         if late.any():

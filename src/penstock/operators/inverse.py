@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.aggregate import WINDOW_COLUMN, Bools, Ints
+from penstock.operators.aggregate import WINDOW_COLUMN, Bools, Folded, Ints
 from penstock.operators.operator import MAIN, Out
 from penstock.operators.panes import replaced
 from penstock.operators.sliding import SlidingAggregate, distinct
@@ -33,15 +33,15 @@ class InverseSliding(SlidingAggregate):
         totals: KeyedTable = self.states["totals"]
         return totals
 
-    def _fold(self, rows: pa.RecordBatch, keys: Any) -> tuple[pa.RecordBatch, Bools]:
-        merged, found = super()._fold(rows, keys)
-        owners = merged.select(self._names)
+    def _fold(self, rows: pa.RecordBatch, keys: Any) -> Folded:
+        folded = super()._fold(rows, keys)
+        owners = folded.keys.select(self._names)
         known, totals = self._totals.get_many(owners)
         if known.any():
             ends = totals.column("__start").fill_null(0).to_numpy() + self._sliding.size
-            stale = known & (merged.column(WINDOW_COLUMN).to_numpy() < ends)
+            stale = known & (folded.keys.column(WINDOW_COLUMN).to_numpy() < ends)
             self._totals.delete_many(owners.filter(pa.array(stale)))
-        return merged, found
+        return folded
 
     def _close(self, windows: pa.RecordBatch) -> Iterator[Out]:
         windows = distinct([windows])

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from penstock.operators.groups import group_rows
 from penstock.operators.join_interval import hidden
-from penstock.operators.joining import Join, Joined, numbers, times_of
-from penstock.operators.operator import MAIN, Origin, Out, keep
+from penstock.operators.joining import Join, Joined, numbers
+from penstock.operators.operator import MAIN, Origin, Out, keep, times_of
 from penstock.operators.rowbuffer import BUCKET, Bools, Ints, Places, RowBuffer, Stored, with_columns
 from penstock.state.keygroups import hash_keys
 from penstock.state.table import KeyedTable

@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from penstock.expr.ordering import groupable
 from penstock.operators.groups import group_rows, ranks
-from penstock.operators.joining import Join, Joined, as_times, numbers
-from penstock.operators.operator import CHANGE_COLUMN, MAIN, TIME_COLUMN, Origin, Out
+from penstock.operators.joining import Join, Joined, numbers
+from penstock.operators.operator import CHANGE_COLUMN, MAIN, TIME_COLUMN, Origin, Out, as_times
 from penstock.operators.rowbuffer import Ints, Keys, Places, RowBuffer, Stored, distinct_places, pairs
 
 PLACE = "__place"

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.joining import Join, Joined, as_times, numbers, times_of
-from penstock.operators.operator import MAIN, TIME_COLUMN, Origin, Out, keep
+from penstock.operators.joining import Join, Joined, numbers
+from penstock.operators.operator import MAIN, TIME_COLUMN, Origin, Out, as_times, keep, times_of
 from penstock.operators.rowbuffer import (
     BUCKET,
     NUMBER,

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.joining import Join, Joined, as_times, times_of
-from penstock.operators.operator import MAIN, TIME_COLUMN, Origin, Out
+from penstock.operators.joining import Join, Joined
+from penstock.operators.operator import MAIN, TIME_COLUMN, Origin, Out, as_times, times_of
 from penstock.operators.rowbuffer import BUCKET, Ints, Keys, Places, RowBuffer, Stored, pairs, with_columns
 from penstock.operators.sliding import distinct
 from penstock.state.keygroups import groups_of

@@ -14,12 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.exact import exactly
-from penstock.operators.operator import TIME_COLUMN, Operator, Out, keep
+from penstock.operators.operator import TIME_COLUMN, Operator, Out, as_times, keep
 from penstock.operators.rowbuffer import Bools, Ints, Keys
 from penstock.state.keygroups import canonical_keys, groups_of
 from penstock.state.timers import TimerTable
 
-TIME_TYPE = pa.timestamp("us", tz="UTC")
 LATE_PORTS = ("late", "late_right")
 
 
@@ -36,7 +35,7 @@ class Side:
         names = [f"row.{name}" for name in self.kept]
         arrays = [batch.column(name) for name in self.kept]
         if TIME_COLUMN in batch.schema.names:
-            return pa.RecordBatch.from_arrays([*arrays, batch.column(TIME_COLUMN).cast(pa.int64())], names=[*names, "__time"])
+            return pa.RecordBatch.from_arrays([*arrays, batch.column(TIME_COLUMN).view(pa.int64())], names=[*names, "__time"])
         return pa.RecordBatch.from_arrays([*arrays, pa.array(np.zeros(batch.num_rows, np.int64))], names=[*names, "__time"])
 
 
@@ -99,21 +98,10 @@ class Join(Operator):
         return self._joined.rows(keys, left, right, hidden)
 
 
-def times_of(batch: pa.RecordBatch) -> Ints:
-    """The event times of rows."""
-    times: Ints = batch.column(TIME_COLUMN).cast(pa.int64()).to_numpy()
-    return times
-
-
 def numbers(rows: pa.RecordBatch, name: str = "__time") -> Ints:
     """A column of numbers without nulls."""
     found: Ints = rows.column(name).to_numpy()
     return found
-
-
-def as_times(values: Ints) -> pa.Array:
-    """Microseconds as times."""
-    return pa.array(values, pa.int64()).cast(TIME_TYPE)
 
 
 def bounds(starts: Ints, ends: Ints) -> Sequence[pa.Array]:

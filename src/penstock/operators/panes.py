@@ -33,7 +33,7 @@ import pyarrow as pa
 from penstock.exact import exactly
 from penstock.operators.aggregate import ROWS_COLUMN, WINDOW_COLUMN, KeyedAggregate
 from penstock.operators.groups import Groups, group_rows
-from penstock.operators.operator import CHANGE_COLUMN, LATE, MAIN, PANE_COLUMN, TIME_COLUMN, Origin, Out, keep
+from penstock.operators.operator import CHANGE_COLUMN, LATE, MAIN, PANE_COLUMN, TIME_COLUMN, Origin, Out, as_times, keep, times_of
 from penstock.operators.triggering import BIG, compile_trigger
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.table import KeyedTable
@@ -146,8 +146,7 @@ class PaneAggregate(KeyedAggregate):
             return np.zeros(batch.num_rows, np.int64)
         if self._by_clock:
             return np.full(batch.num_rows, self.now, np.int64)
-        times: Ints = batch.column(TIME_COLUMN).cast(pa.int64()).to_numpy()
-        return times
+        return times_of(batch)
 
     def _set_aside(self, rows: pa.RecordBatch) -> Iterator[Out]:
         self.counters["late"] += rows.num_rows
@@ -376,8 +375,8 @@ class PaneAggregate(KeyedAggregate):
     ) -> pa.RecordBatch:
         keys = panes.keys.take(pa.array(at))
         shown = [keys.column(f.name).cast(f.type) for f in self._by if not f.name.startswith("__")]
-        bounds = [] if self._forever else [times(panes.starts[at]), times(ends)]
-        hidden = {TIME_COLUMN: times(ends - 1), PANE_COLUMN: pa.array(info)}
+        bounds = [] if self._forever else [as_times(panes.starts[at]), as_times(ends)]
+        hidden = {TIME_COLUMN: as_times(ends - 1), PANE_COLUMN: pa.array(info)}
         hidden[CHANGE_COLUMN] = pa.array(np.full(len(at), change, np.int8))
         arrays = [*shown, *bounds, *results, *(hidden[name] for name in self._rules.hidden)]
         fields = [*self._output, *(pa.field(n, hidden[n].type, nullable=False) for n in self._rules.hidden)]
@@ -471,11 +470,6 @@ def with_windows(batch: pa.RecordBatch, starts: Ints, ends: Ints) -> pa.RecordBa
     for name, values in ((WINDOW_COLUMN, starts), (END_COLUMN, ends)):
         batch = batch.append_column(pa.field(name, pa.int64(), nullable=False), pa.array(values))
     return batch
-
-
-def times(values: Ints) -> pa.Array:
-    """Microseconds as times."""
-    return pa.array(values).cast(pa.timestamp("us", tz="UTC"))
 
 
 def filled_numbers(column: pa.Array, missing: int) -> Ints:

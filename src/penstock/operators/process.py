@@ -26,7 +26,7 @@ from penstock.exact import exactly
 from penstock.functions import Failed, arguments_of
 from penstock.operators.groups import group_rows
 from penstock.operators.named_timers import NamedTimers
-from penstock.operators.operator import DEAD, LATE, MAIN, TIME_COLUMN, Errors, Operator, Origin, Out, keep
+from penstock.operators.operator import DEAD, LATE, MAIN, TIME_COLUMN, Errors, Operator, Origin, Out, keep, times_of
 from penstock.operators.process_context import RunContext, draws_state
 from penstock.operators.rowbuffer import BUCKET, Keys, Places, RowBuffer
 from penstock.operators.values import ValueStore
@@ -64,12 +64,6 @@ class _Work:
 def _apart(name: str, state: states.State, tables: Mapping[str, Any]) -> ValueStore | None:
     """Where the long values of a state are, if they do not stand in its rows."""
     return None if state.listed is None else ValueStore(name, state.listed, tables)
-
-
-def times_of(batch: pa.RecordBatch) -> Ints:
-    """The event time of each row."""
-    found: Ints = batch.column(TIME_COLUMN).cast(pa.int64()).to_numpy()
-    return found
 
 
 class Process(Operator):

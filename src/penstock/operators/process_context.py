@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.errors import Fix, RowError
 from penstock.functions import Encoder
 from penstock.operators.named_timers import NamedTimers
-from penstock.operators.operator import CHANGE_COLUMN, MAIN, TIME_COLUMN, Out
+from penstock.operators.operator import CHANGE_COLUMN, MAIN, TIME_COLUMN, Out, as_times
 from penstock.processing.function import Context, Spec, check_timer, due_time, to_moment
 from penstock.processing.output import Output
 from penstock.processing.states import Scope, ValueState
@@ -59,7 +59,7 @@ class Collected:
             return None
         arrays, fields = self._encoded(self.rows), list(self._schema)
         if self._timed:
-            arrays.append(pa.array(self.times, pa.int64()).cast(TIME_FIELD.type))
+            arrays.append(as_times(np.array(self.times, np.int64)))
             fields.append(TIME_FIELD)
         if self._signed:
             changes = np.ones(len(self.rows), np.int8)

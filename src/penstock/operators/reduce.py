@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import RAISED, RowError
 from penstock.eventtime import Tumbling
 from penstock.exact import exactly, exactly_batch
 from penstock.folding import ReduceFunction
-from penstock.operators.aggregate import TIME_TYPE, WINDOW_COLUMN, with_window
-from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Errors, Operator, Origin, Out, keep
+from penstock.operators.aggregate import WINDOW_COLUMN, with_window
+from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, TIME_TYPE, Errors, Operator, Origin, Out, as_times, keep
 from penstock.schema import far_error, far_rows, to_array, to_rows, to_values
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.table import KeyedTable
@@ -158,10 +157,10 @@ class Reduce(Operator):
             found, values = self._table.get_many(keys, hashes)
             assert found.all(), "an open window has a timer and a row of state"
             self._table.delete_many(keys, hashes)
-            starts = keys.column(WINDOW_COLUMN)
-            ends = pa.array(self._shape.end_of(starts.to_numpy()))
+            starts = keys.column(WINDOW_COLUMN).to_numpy()
+            ends = self._shape.end_of(starts)
             columns = dict(zip(self._rows.names, values.columns))
-            columns |= zip(self._bounds, (starts.cast(TIME_TYPE), ends.cast(TIME_TYPE)))
-            arrays = [*(exactly(columns[f.name], f.type) for f in self._output), pc.subtract(ends, 1).cast(TIME_TYPE)]
+            columns |= zip(self._bounds, (as_times(starts), as_times(ends)))
+            arrays = [*(exactly(columns[f.name], f.type) for f in self._output), as_times(ends - 1)]
             yield MAIN, pa.RecordBatch.from_arrays(arrays, schema=self._output.append(pa.field(TIME_COLUMN, TIME_TYPE)))
         self._timers.advance(time)

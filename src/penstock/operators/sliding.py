@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.operators.aggregate import WINDOW_COLUMN, Bools, Ints, WindowAggregate
+from penstock.operators.aggregate import WINDOW_COLUMN, Folded, Ints, WindowAggregate
 from penstock.operators.operator import MAIN, Out, keep
 from penstock.operators.slicestacks import Hashes, SliceStacks
-from penstock.state.columns import key_list
+from penstock.state.columns import key_list, span
 from penstock.windows import Sliding, Tumbling, closing
 
 
@@ -37,8 +36,8 @@ class SlidingAggregate(WindowAggregate):
         self._sliding = sliding
         self._stacks: SliceStacks | None = None
 
-    def _fold(self, rows: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, Bools]:
-        if self._stacks is not None and pc.min(rows.column(WINDOW_COLUMN)).as_py() < self._stacks.upto:
+    def _fold(self, rows: pa.RecordBatch, keys: Sequence[str]) -> Folded:
+        if self._stacks is not None and span(rows.column(WINDOW_COLUMN).to_numpy())[0] < self._stacks.upto:
             self._stacks = None
         return super()._fold(rows, keys)
 

@@ -21,10 +21,9 @@ import pyarrow.compute as pc
 from penstock.eventtime import duration_text
 from penstock.expr import Evaluator, Expr
 from penstock.functions import RowFunction
-from penstock.operators.operator import MAIN, TIME_COLUMN, Errors, Operator, Origin, Out
+from penstock.operators.operator import MAIN, TIME_COLUMN, TIME_TYPE, Errors, Operator, Origin, Out
 from penstock.tracebacks import told
 
-TIME_TYPE = pa.timestamp("us", tz="UTC")
 LEAST, MOST = -(2**63) + 1, 2**63 - 2
 """The ends of time are not times: they mean "no row yet" and "ended"."""
 YEAR_1, YEAR_9999 = -62_135_596_800_000_000, 253_402_300_799_999_999

@@ -20,7 +20,19 @@ import pyarrow as pa
 from penstock.expr import Evaluator, Expr
 from penstock.expr.ordering import ordinals
 from penstock.operators.groups import ranks
-from penstock.operators.operator import LATE, MAIN, TIME_COLUMN, Errors, Operator, Origin, Out, keep
+from penstock.operators.operator import (
+    LATE,
+    MAIN,
+    TIME_COLUMN,
+    TIME_TYPE,
+    Errors,
+    Operator,
+    Origin,
+    Out,
+    as_times,
+    keep,
+    times_of,
+)
 from penstock.operators.project import failing, reasons
 from penstock.operators.rowbuffer import (
     BUCKET,
@@ -39,7 +51,6 @@ from penstock.state.timers import TimerTable
 from penstock.windows import Sliding, Tumbling, closing
 
 WINDOW_COLUMN = "__window"
-TIME_TYPE = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,7 @@ class Top(Operator):
         columns |= {name: result.values for name, result in results.items()}
         timed = TIME_COLUMN in batch.schema.names
         zeros = pa.array(np.zeros(batch.num_rows, np.int64))
-        columns["__time"] = batch.column(TIME_COLUMN).cast(pa.int64()) if timed else zeros
+        columns["__time"] = batch.column(TIME_COLUMN).view(pa.int64()) if timed else zeros
         rows = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
         return (batch, rows) if bad is None else (keep(batch, ~bad), keep(rows, ~bad))
 
@@ -154,7 +165,7 @@ class WindowTop(Top):
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Sort new rows into their windows."""
         keys = Keys(canonical_keys(batch, self._names))
-        times = batch.column(TIME_COLUMN).cast(pa.int64()).to_numpy()
+        times = times_of(batch)
         of, starts, ends = self._shape.assign(times)
         of = np.arange(len(times)) if of is None else of
         floors = self._timers.floor_of(groups_of(keys.hashes, self._max_parallelism))
@@ -193,7 +204,7 @@ class WindowTop(Top):
             stored = self._buffer.pop(places)
             rank = stored.places.column(NUMBER).to_numpy()
             rows = self._rows(places, Best(np.arange(len(rank)), stored.of, rank, rank, stored.rows))
-            times = pa.array((self._ends(starts) - 1)[stored.of]).cast(TIME_TYPE)
+            times = as_times((self._ends(starts) - 1)[stored.of])
             yield MAIN, rows.append_column(pa.field(TIME_COLUMN, TIME_TYPE, nullable=False), times)
         self._timers.advance(time)
 

@@ -46,19 +46,23 @@ SPAN_FEW = 64
 """So many numbers are compared in Python."""
 
 
+_OBJECT, _INT64 = np.dtype(object), np.dtype(np.int64)
+_NUMBERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+_FLOATS = (pa.float16(), pa.float32(), pa.float64())
+_DTYPES: dict[int, np.dtype[Any]] = {
+    pa.bool_().id: np.dtype(np.bool_),
+    **{type.id: np.dtype(type.to_pandas_dtype()) for type in (*_NUMBERS, *_FLOATS)},
+    **{type.id: np.dtype(np.int32) for type in (pa.date32(), pa.time32("s"))},
+    **{type.id: np.dtype(np.int64) for type in (pa.date64(), pa.time64("us"), pa.timestamp("us"), pa.duration("us"))},
+}
+"""By the number that Arrow gives a kind of type, whatever its unit: it is asked for several times per column and batch."""
+_LISTED = frozenset(type.id for type in (*_NUMBERS, pa.bool_(), pa.string(), pa.binary()))
+"""Kinds whose Python values are as cheap as can be."""
+
+
 def slot_dtype(type: pa.DataType) -> np.dtype[Any]:
     """The numpy type that holds one value of an Arrow type; `object` if it has no fixed width."""
-    t = pa.types
-    if t.is_boolean(type):
-        return np.dtype(np.bool_)
-    if t.is_integer(type) or t.is_floating(type):
-        dtype: np.dtype[Any] = np.dtype(type.to_pandas_dtype())
-        return dtype
-    if t.is_date32(type) or t.is_time32(type):
-        return np.dtype(np.int32)
-    if t.is_date64(type) or t.is_time64(type) or t.is_timestamp(type) or t.is_duration(type):
-        return np.dtype(np.int64)
-    return np.dtype(object)
+    return _DTYPES.get(type.id, _OBJECT)
 
 
 def validity(array: pa.Array) -> Bools | None:
@@ -72,11 +76,11 @@ def validity(array: pa.Array) -> Bools | None:
 def fixed_values(array: pa.Array, dtype: np.dtype[Any] | None = None) -> Values:
     """The storage of a fixed-width column, without a copy (but for bool, which Arrow packs in bits)."""
     dtype = slot_dtype(array.type) if dtype is None else dtype
-    assert dtype != np.dtype(object), f"{array.type} has no fixed width"
+    assert dtype is not _OBJECT, f"{array.type} has no fixed width"
     if len(array) == 0:
         return np.empty(0, dtype)
     buffer = array.buffers()[1]
-    if dtype == np.dtype(np.bool_):
+    if dtype.kind == "b":
         bits = np.frombuffer(buffer, np.uint8)
         first = array.offset // 8
         skip = array.offset - first * 8
@@ -89,7 +93,7 @@ def fixed_array(type: pa.DataType, values: Values, valid: Bools | None) -> pa.Ar
     """The Arrow column over `values`, which must not be written to afterwards."""
     nulls = 0 if valid is None else int(len(valid) - np.count_nonzero(valid))
     bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if valid is not None and nulls else None
-    storage = np.packbits(values, bitorder="little") if values.dtype == np.dtype(np.bool_) else values
+    storage = np.packbits(values, bitorder="little") if values.dtype.kind == "b" else values
     return pa.Array.from_buffers(type, len(values), [bitmap, pa.py_buffer(storage)], nulls)
 
 
@@ -120,7 +124,7 @@ def key_list(keys: pa.RecordBatch) -> list[Any]:
 
 def _value_list(array: pa.Array) -> list[Any]:
     dtype = slot_dtype(array.type)
-    if dtype == np.dtype(object):
+    if array.type.id in _LISTED or dtype is _OBJECT:
         values: list[Any] = array.to_pylist()
         return values
     values = fixed_values(array, dtype).tolist()
@@ -156,7 +160,7 @@ class Column:
     @property
     def whole(self) -> bool:
         """Whether it holds whole numbers of 64 bits, and no null."""
-        return self.dtype == np.dtype(np.int64) and not self._nulls
+        return self.dtype is _INT64 and not self._nulls
 
     def grow(self, capacity: int) -> None:
         """Make room for slots below `capacity`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.state.columns import Bools, Ints, Rows
+from penstock.state.columns import Bools, Ints, Rows, span
 
 __all__ = ["adds_up", "change"]
 
@@ -59,4 +59,5 @@ def adds_up(old: Ints, given: Ints) -> bool:
     """Whether no sum of one that is there and any of those given can leave 64 bits."""
     if not len(given):
         return True
-    return max(int(old.max()), -int(old.min())) + len(given) * max(int(given.max()), -int(given.min())) < 1 << 63
+    (least, most), (low, high) = span(old), span(given)
+    return max(most, -least) + len(given) * max(high, -low) < 1 << 63

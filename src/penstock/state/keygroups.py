@@ -77,19 +77,25 @@ def canonical_type(type: pa.DataType) -> pa.DataType:
     raise PlanError(f"a column of type {type} cannot be a key: {hint}")
 
 
-def canonical_keys(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """The key columns of a batch, in the order given, in their canonical types."""
+_CANONICAL = frozenset(type.id for type in (pa.bool_(), pa.int64(), pa.string(), pa.binary(), pa.date32(), pa.decimal128(1)))
+"""Kinds of types that are canonical as they are, by Arrow's numbers."""
+
+
+def canonical_keys(batch: pa.RecordBatch, columns: Sequence[str], names: Sequence[str] = ()) -> pa.RecordBatch:
+    """The key columns of a batch, in the order given, in their canonical types; called by other `names`, if any are given."""
     assert columns, "a key has at least one column"
-    arrays = []
+    arrays, schema = [], batch.schema
     for name in columns:
-        index = batch.schema.get_field_index(name)
+        index = schema.get_field_index(name)
         if index < 0:
-            raise PlanError(f"there is no key column {name!r}; the columns are {', '.join(batch.schema.names)}")
+            raise PlanError(f"there is no key column {name!r}; the columns are {', '.join(schema.names)}")
         arrays.append(_canonical(name, batch.column(index)))
-    return pa.RecordBatch.from_arrays(arrays, list(columns))
+    return pa.RecordBatch.from_arrays(arrays, list(names or columns))
 
 
 def _canonical(name: str, array: pa.Array) -> pa.Array:
+    if array.type.id in _CANONICAL:
+        return array
     wanted = canonical_type(array.type)
     if array.type == wanted:
         return array

@@ -22,10 +22,10 @@ class Near:
     Example:
         >>> near = Near()
         >>> near.learn(["a", "b"], np.array([7, -1]))
-        >>> near.find(["b", "a"]).tolist()
+        >>> near.find(["b", "a"])
         [-1, 7]
         >>> near.forget(np.array([7]))
-        >>> near.find(["a"]).tolist()
+        >>> near.find(["a"])
         [-1]
     """
 
@@ -33,9 +33,9 @@ class Near:
         self._slots: dict[Any, int] = {}
         self._keys: dict[int, Any] = {}
 
-    def find(self, keys: list[Any]) -> Ints:
+    def find(self, keys: list[Any]) -> list[int]:
         """The slot of each key; -1 if it is not known."""
-        return np.fromiter(map(self._slots.get, keys, repeat(-1)), np.int64, len(keys))
+        return list(map(self._slots.get, keys, repeat(-1)))
 
     def learn(self, keys: Iterable[Any], slots: Ints) -> None:
         """These keys have these slots; -1 for none."""

@@ -94,12 +94,12 @@ class Overlay:
 
     def _find_few(self, keys: pa.RecordBatch, routing: Hashes | None) -> Asked:
         listed = key_list(keys)
-        slots = self._near.find(listed)
-        missing = np.flatnonzero(slots < 0)
-        if not len(missing):
+        near = self._near.find(listed)
+        slots = np.array(near, np.int64)
+        if -1 not in near:
             return Asked(keys, _NO_HASHES, _NO_HASHES, slots, listed)  # so nobody will ask for the hashes
         routing, hashes = self._hashes(keys, routing)
-        equal = self._equal_to(keys)
+        equal, missing = self._equal_to(keys), np.flatnonzero(slots < 0)
         slots[missing] = self._index.find(hashes[missing], lambda found, rows: equal(found, missing[rows]))
         self._near.learn([listed[row] for row in missing.tolist()], slots[missing])
         return Asked(keys, routing, hashes, slots, listed)

@@ -57,7 +57,13 @@ class Changed:
 
     rows: Ints | None
     found: Bools  # whether the key was there
-    values: list[pa.Array]
+    types: list[pa.DataType]
+    numbers: list[Ints]  # by column, what it became
+
+    @property
+    def values(self) -> list[pa.Array]:
+        """What each value became, for those who want to know: whoever waits for a window to close does not."""
+        return [fixed_array(type, each, None) for type, each in zip(self.types, self.numbers, strict=True)]
 
 
 class KeyedTable:
@@ -106,6 +112,7 @@ class KeyedTable:
         self._lasting = lasting
         self._expires = -1 if spec.expires is None else spec.values.get_field_index(spec.expires)
         self._horizon = self._cleared = NEVER
+        self._accepted: pa.Schema | None = None  # the schema of the keys that were asked for last, which are of the right types
         runs = tuple(runs)
         assert all(run.first_group in groups and run.last_group in groups for run in runs), "a run of another task's groups"
         self._history = History(runs)
@@ -209,12 +216,14 @@ class KeyedTable:
         asked = self._ask(keys, None)
         self._load(asked)
         overlay = self._overlay
-        if self._horizon != NEVER or any(
-            array.null_count or array.type != column.type or not column.whole for column, array in zip(overlay.values, values)
-        ):
+        given: list[Ints] = []
+        for column, array in zip(overlay.values, values, strict=True):
+            if not column.whole or array.null_count or array.type != column.type:
+                return None
+            given.append(fixed_values(array, column.dtype))
+        if self._horizon != NEVER:
             return None
         slots = asked.slots
-        given = [fixed_values(array, column.dtype) for column, array in zip(overlay.values, values, strict=True)]
         # What stands in slots of keys that are not there is arbitrary; at worst it looks too large.
         old = [column.values.take(slots, mode="clip") for column in overlay.values]
         if not all(inplace.adds_up(*each) for *each, change in zip(old, given, how, strict=True) if change is np.add):
@@ -236,7 +245,7 @@ class KeyedTable:
         rows = None if twins is None else twins.last
         if rows is not None:
             found, changed = found[rows], [each[rows] for each in changed]
-        return Changed(rows, found, [fixed_array(column.type, each, None) for column, each in zip(overlay.values, changed)])
+        return Changed(rows, found, self.spec.values.types, changed)
 
     def delete_many(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> None:
         """Remove keys; those that are not there are none the worse for it."""
@@ -337,7 +346,9 @@ class KeyedTable:
         """Where each key is in the overlay; -1 if it is not there."""
         if self._asked is not None and self._asked.keys is keys and not self._full:
             return self._asked
-        assert keys.schema.types == self.spec.keys.types, f"keys are {keys.schema}, not {self.spec.keys}"
+        if keys.schema != self._accepted:
+            assert keys.schema.types == self.spec.keys.types, f"keys are {keys.schema}, not {self.spec.keys}"
+            self._accepted = keys.schema
         if self._full:
             self._empty()
         self._asked = self._overlay.find(keys, routing)

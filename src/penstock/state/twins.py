@@ -8,6 +8,7 @@ every round settles a slot at each place, so there are as many rounds as slots t
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,10 @@ _MANY = 0.125
 """Of the rows: to tell more of them from the others would take longer than it saves."""
 
 
+_FEW = 64
+"""So few slots are told apart by a dict before numpy has begun."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shared:
     """Of the rows of a batch: those whose slot another row has too, or all if they are many; and those whose slot no later row has."""
@@ -37,7 +42,7 @@ class Twins:
     """Room to find them in; holds nothing between calls.
 
     Example:
-        >>> shared = Twins().of(np.array([7, 3, 7, 3 + (1 << 19), *range(100, 120)]))
+        >>> shared = Twins().of(np.array([7, 3, 7, 3 + (1 << 19), *range(100, 200)]))
         >>> shared.rows.tolist(), shared.last.tolist()[:4]
         ([0, 2], [1, 2, 3, 4])
         >>> Twins().of(np.array([7, 3]))
@@ -48,6 +53,8 @@ class Twins:
 
     def of(self, slots: Ints) -> Shared | None:
         """None if all slots differ."""
+        if len(slots) <= _FEW:
+            return _of_few(slots.tolist())
         if len(self._row) < _PLACES and len(self._row) < _PER_ROW * len(slots):
             self._row = np.empty(min(_PLACES, 1 << (_PER_ROW * len(slots)).bit_length()), np.int32)
         places, numbers = slots & (len(self._row) - 1), np.arange(len(slots), dtype=np.int32)
@@ -74,3 +81,15 @@ class Twins:
             return None
         rows = np.unique(np.concatenate(shared)) if twins < _MANY * len(slots) else slice(None)
         return Shared(rows, np.flatnonzero(last))
+
+
+def _of_few(slots: list[int]) -> Shared | None:
+    last = dict(zip(slots, range(len(slots))))
+    twins = len(slots) - len(last)
+    if not twins:
+        return None
+    ends = np.array(sorted(last.values()))
+    if twins >= _MANY * len(slots):
+        return Shared(slice(None), ends)
+    counts = Counter(slots)
+    return Shared(np.array([row for row, slot in enumerate(slots) if counts[slot] > 1]), ends)
