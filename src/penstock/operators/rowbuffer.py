@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.groups import Groups, group_rows, numbered
+from penstock.operators.groups import Groups, group_pairs, group_rows
 from penstock.state.keygroups import hash_keys
 from penstock.state.table import KeyedTable
 
@@ -151,8 +151,7 @@ class RowBuffer:
 
 def distinct_places(keys: Keys, buckets: Ints) -> tuple[Places, Groups]:
     """The places of rows, each once, and which rows are of which."""
-    ranks = np.unique(buckets, return_inverse=True)[1].reshape(-1)
-    groups = numbered(keys.codes * (int(ranks.max()) + 1 if len(ranks) else 1) + ranks)
+    groups = group_pairs(keys.codes, buckets)
     first = groups.first
     columns = with_columns(keys.columns.take(pa.array(first)), {BUCKET: buckets[first]})
     return Places(columns, keys.hashes[first]), groups

@@ -113,12 +113,12 @@ def batch_of(schema: pa.Schema, arrays: Sequence[pa.Array], rows: int) -> pa.Rec
     return pa.RecordBatch.from_struct_array(empty)
 
 
-def key_list(keys: pa.RecordBatch) -> list[Any]:
+def key_list(keys: pa.RecordBatch | Sequence[pa.Array]) -> list[Any]:
     """One hashable Python value per row: the value itself for one key column, a tuple for several.
 
     Dates and timestamps stand as their integers: cheaper to make and to hash than datetime objects.
     """
-    lists = [_value_list(column) for column in keys.columns]
+    lists = [_value_list(column) for column in (keys.columns if isinstance(keys, pa.RecordBatch) else keys)]
     return lists[0] if len(lists) == 1 else list(zip(*lists))
 
 

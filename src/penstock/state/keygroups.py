@@ -19,16 +19,18 @@ pipeline; a task owns a contiguous range, so a rescale only cuts and joins range
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
 from penstock.errors import PlanError, RowError
 from penstock.state import xxh64
-from penstock.state.columns import fixed_values, validity
+from penstock.state.columns import fixed_values, slot_dtype, validity
 
 __all__ = [
     "HASH_ID",
@@ -47,6 +49,8 @@ MAX_PARALLELISM_MAX = 32_768
 
 U64 = npt.NDArray[np.uint64]
 _SEED = np.uint64(42)
+_XXH64 = xxhash.xxh64_intdigest
+_FEW = 32
 _LONG_DIGITS = 18
 """Decimals of up to this precision are hashed as their unscaled long, as Spark keeps them."""
 
@@ -114,12 +118,40 @@ def hash_keys(keys: pa.RecordBatch, seeds: U64 | None = None) -> U64:
     Args:
         seeds: The hashes of the columns before these, to go on from there.
     """
+    if keys.num_rows <= _FEW:
+        return _hash_few(keys, seeds)
     h: U64 = np.broadcast_to(_SEED, keys.num_rows) if seeds is None else seeds
     for column in keys.columns:
         hashed = _hash_column(column, h)
         valid = validity(column)
         h = hashed if valid is None else np.where(valid, hashed, h)
     return h
+
+
+def _hash_few(keys: pa.RecordBatch, seeds: U64 | None) -> U64:
+    """The same hashes, one by one: few are made before numpy's fifty steps for a column have begun."""
+    hashes: list[int] = [int(_SEED)] * keys.num_rows if seeds is None else seeds.tolist()
+    for column in keys.columns:
+        pieces = _pieces(column)
+        hashed = _hash_column(column, np.array(hashes, np.uint64)).tolist() if pieces is None else map(_XXH64, pieces, hashes)
+        valid = validity(column)
+        hashes = list(hashed) if valid is None else [new if ok else h for new, h, ok in zip(hashed, hashes, valid.tolist())]
+    return np.array(hashes, np.uint64)
+
+
+def _pieces(array: pa.Array) -> list[memoryview] | None:
+    """The bytes of each value, where they stand in the column as they are hashed."""
+    if not len(array):
+        return []
+    _, *buffers = array.buffers()
+    if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
+        ends = np.frombuffer(buffers[0], np.int32, len(array) + 1, array.offset * 4).tolist()
+        data = memoryview(buffers[1] or b"")
+        return [data[start:end] for start, end in itertools.pairwise(ends)]
+    if slot_dtype(array.type).itemsize == 8 and slot_dtype(array.type).kind == "i":
+        data, first = memoryview(buffers[0]), array.offset * 8
+        return [data[at : at + 8] for at in range(first, first + 8 * len(array), 8)]
+    return None
 
 
 def _hash_column(array: pa.Array, seeds: U64) -> U64:
