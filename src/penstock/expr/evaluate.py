@@ -118,12 +118,15 @@ def compile(expr: Any, schema: pa.Schema) -> Compiled:
         expr: an `Expr` or a node.
     """
     typed = resolve(node_of(expr), schema)
+    if typed.function == "column":
+        name = typed.options[0]
+        return lambda batch: Evaluated(batch.column(name))
 
     def run(batch: pa.RecordBatch) -> Evaluated:
         found = _run(typed, batch)
         values = broadcast(found.values, batch.num_rows)
-        if found.errors is None or not pc.any(found.errors).as_py():
-            return Evaluated(values)
+        if found.errors is None or not found.errors.true_count:
+            return found if values is found.values and found.errors is None else Evaluated(values)
         return Evaluated(pc.if_else(found.errors, pa.scalar(None, values.type), values), found.errors, found.reason)
 
     return run
@@ -151,7 +154,7 @@ def _run(typed: Typed, batch: pa.RecordBatch) -> Evaluated:
         case "column":
             return Evaluated(batch.column(typed.options[0]))
         case "literal":
-            return Evaluated(pa.scalar(typed.options[0], typed.type))
+            return Evaluated(typed.scalar)
         case "cast":
             return _cast(typed, batch)
         case "and" | "or":
@@ -171,12 +174,14 @@ def _call(typed: Typed, batch: pa.RecordBatch, kernel: Callable[[Typed, list[Any
     if values and all(isinstance(value, pa.Scalar) for value in values):
         values[0] = broadcast(values[0], batch.num_rows)
     result = kernel(typed, values, batch.num_rows)
+    if all(found.errors is None for found in inputs):  # as almost always
+        return result
     return with_errors(result, _needed(typed, inputs, batch.num_rows))
 
 
 def _needed(typed: Typed, inputs: list[Evaluated], rows: int) -> list[Evaluated]:
     """The inputs of a function with those of their errors that count."""
-    if all(found.errors is None for found in inputs) or typed.function not in (*_LEFT_FIRST, *_RIGHT_FIRST, "between"):
+    if typed.function not in (*_LEFT_FIRST, *_RIGHT_FIRST, "between"):
         return inputs
     if any(map(_is_null, typed.args)):
         return []

@@ -61,7 +61,7 @@ def _checked(name: str, python: Callable[[Any, Any], Any]) -> Kernel:
                 rows,
                 f"overflow in {typed.text}",
             )
-        return Evaluated(found.values.cast(typed.type), found.errors, found.reason)
+        return found if found.values.type == typed.type else Evaluated(found.values.cast(typed.type), found.errors, found.reason)
 
     return kernel
 
@@ -82,6 +82,8 @@ def _exact_decimal(python: Callable[[Any, Any], Any], left: Decimal, right: Deci
 
 
 def _divide(typed: Typed, args: list[Any], rows: int) -> Evaluated:
+    if isinstance(args[1], pa.Scalar) and args[1].as_py():  # by a number that is not zero nothing fails
+        return Evaluated(pc.divide(*args))
     return masked(
         pc.divide(*args),
         pc.and_(pc.is_valid(args[0]), pc.equal(args[1], 0.0)),
@@ -132,8 +134,11 @@ def _negate(typed: Typed, args: list[Any], rows: int) -> Evaluated:
 def _has_nan(value: Any) -> bool:
     if not pa.types.is_floating(value.type):
         return False
-    nan = pc.is_nan(value)
-    return bool((pc.any(nan) if isinstance(nan, pa.Array) else nan).as_py())
+    if isinstance(value, pa.Scalar):
+        return bool(value.as_py() != value.as_py())  # which no other number is
+    if not value.null_count:
+        return bool(np.isnan(value.to_numpy()).any())
+    return bool(pc.any(pc.is_nan(value)).as_py())
 
 
 def _equal(left: Any, right: Any) -> Any:
@@ -150,13 +155,17 @@ def _less(left: Any, right: Any) -> Any:
     return pc.or_(plain, pc.and_(pc.invert(pc.is_nan(left)), pc.is_nan(right)))
 
 
+def _less_equal(left: Any, right: Any) -> Any:
+    return pc.invert(_less(right, left)) if pa.types.is_floating(left.type) else pc.less_equal(left, right)
+
+
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "equal": _equal,
     "not_equal": lambda left, right: pc.invert(_equal(left, right)),
     "less": _less,
-    "less_equal": lambda left, right: pc.invert(_less(right, left)),
+    "less_equal": _less_equal,
     "greater": lambda left, right: _less(right, left),
-    "greater_equal": lambda left, right: pc.invert(_less(left, right)),
+    "greater_equal": lambda left, right: _less_equal(right, left),
 }
 
 

@@ -12,6 +12,7 @@ The rules are Spark's under ANSI, with one addition for Python's literals.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
@@ -56,6 +57,11 @@ class Typed:
     @property
     def is_literal(self) -> bool:
         return self.function == "literal"
+
+    @functools.cached_property
+    def scalar(self) -> pa.Scalar:
+        """Of a literal: its value, made once and not for each batch."""
+        return pa.scalar(self.options[0], self.type)
 
 
 def working_type(found: pa.DataType) -> pa.DataType:

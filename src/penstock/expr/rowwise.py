@@ -55,9 +55,9 @@ def either(left: pa.Array | None, right: pa.Array | None) -> pa.Array | None:
 
 def masked(values: pa.Array, bad: pa.Array, reason: str) -> Evaluated:
     """`values` without the rows in `bad`, which may hold nulls (a null is never bad)."""
-    bad = pc.fill_null(bad, False)
-    if not pc.any(bad).as_py():
+    if not bad.true_count:
         return Evaluated(values)
+    bad = pc.fill_null(bad, False)
     return Evaluated(pc.if_else(bad, pa.scalar(None, values.type), values), bad, reason)
 
 

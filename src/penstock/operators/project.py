@@ -33,23 +33,35 @@ class Project(Operator):
         super().__init__(name)
         self._columns = [(name, Evaluator(expr)) for name, expr in columns]
         self._fields, self._errors, self._deletes = tuple(fields), errors, deletes
+        self._seen: pa.Schema | None = None  # the last batch's schema, the types that were made of it, and the answers to both
+        self._types: list[pa.DataType] = []
+        self._hidden: list[int] = []
+        self._output = pa.schema([])
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Evaluate; set failing rows aside."""
         results = [evaluate(batch) for _, evaluate in self._columns]
         bad = failing(results, batch.num_rows, batch if self._deletes else None)
-        made = {name for name, _ in self._columns}
-        hidden = [name for name in batch.schema.names if name.startswith("__") and name not in made]
-        arrays = [result.values for result in results] + [batch.column(name) for name in hidden]
-        fields = [pa.field(f.name, a.type, f.nullable) for f, a in zip(self._fields, arrays)] + [
-            batch.schema.field(h) for h in hidden
-        ]
-        out = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        arrays = [result.values for result in results]
+        hidden, schema = self._made(batch.schema, [array.type for array in arrays])
+        arrays += [batch.column(index) for index in hidden]
+        out = pa.RecordBatch.from_arrays(arrays, schema=schema)
         if bad is not None:
             rows = np.flatnonzero(bad)
             yield from self._errors.letters(batch, rows, reasons(results, rows), origin)
             out = keep(out, ~bad)
         yield MAIN, out
+
+    def _made(self, schema: pa.Schema, types: list[pa.DataType]) -> tuple[list[int], pa.Schema]:
+        """The hidden columns of such rows, and the schema of what is made of them. The last answer mostly serves again."""
+        if schema == self._seen and types == self._types:
+            return self._hidden, self._output
+        made = {name for name, _ in self._columns}
+        self._seen, self._types = schema, types
+        self._hidden = [i for i, name in enumerate(schema.names) if name.startswith("__") and name not in made]
+        fields = [pa.field(f.name, type, f.nullable) for f, type in zip(self._fields, types)]
+        self._output = pa.schema(fields + [schema.field(index) for index in self._hidden])
+        return self._hidden, self._output
 
 
 class Filter(Operator):
@@ -62,12 +74,16 @@ class Filter(Operator):
         super().__init__(name)
         self._condition, self._errors, self._deletes = Evaluator(condition), errors, deletes
         self._columns = frozenset(columns)
+        self._seen: pa.Schema | None = None  # of the last batch, and which of its columns are passed on
+        self._passed: list[int] = []
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Evaluate and filter."""
         # What only the condition reads is not worth copying. One column stays in any case, to count rows by.
-        passed = [name for name in batch.schema.names if name in self._columns or name.startswith("__")]
-        kept = batch.select(passed or batch.schema.names[:1])
+        if batch.schema != self._seen:
+            self._seen, names = batch.schema, batch.schema.names
+            self._passed = [i for i, name in enumerate(names) if name in self._columns or name.startswith("__")] or [0]
+        kept = batch.select(self._passed) if len(self._passed) < batch.num_columns else batch
         result = self._condition(batch) if self._deletes else self._condition.where_true(batch)
         if not isinstance(result, Evaluated):
             yield MAIN, kept.take(pa.array(result))
@@ -78,6 +94,8 @@ class Filter(Operator):
             yield from self._errors.letters(batch, rows, reasons([result], rows), origin)
         if self._deletes:
             yield MAIN, with_deletes(batch, np.asarray(pc.fill_null(result.values, False)), bad)
+        elif result.values.true_count == batch.num_rows:
+            yield MAIN, kept
         else:
             yield MAIN, kept.filter(result.values, null_selection_behavior="drop")
 

@@ -22,10 +22,12 @@ from penstock.eventtime import duration_text
 from penstock.expr import Evaluator, Expr
 from penstock.functions import RowFunction
 from penstock.operators.operator import MAIN, TIME_COLUMN, TIME_TYPE, Errors, Operator, Origin, Out
+from penstock.state.columns import fixed_values, span
 from penstock.tracebacks import told
 
 LEAST, MOST = -(2**63) + 1, 2**63 - 2
 """The ends of time are not times: they mean "no row yet" and "ended"."""
+TIME_FIELD = pa.field(TIME_COLUMN, TIME_TYPE)
 YEAR_1, YEAR_9999 = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 Bad = dict[int, str]
@@ -61,8 +63,9 @@ class AssignTime(Operator):
         """Add the time, and remember how far the split is."""
         assert origin is not None, "event time is assigned where splits are known"
         times, bad = self._at.of(batch)
-        for row in np.flatnonzero(np.asarray(times.is_null())) if times.null_count else ():
-            bad.setdefault(int(row), f"the event time {self._at.text!r} is null")
+        if times.null_count:
+            for row in np.flatnonzero(np.asarray(times.is_null())):
+                bad.setdefault(int(row), f"the event time {self._at.text!r} is null")
         self._refuse_beyond(times, bad)
         self._refuse_ahead(times, bad, f"the event time {self._at.text!r}")
         if bad:
@@ -82,15 +85,15 @@ class AssignTime(Operator):
             assert reached is not None, "every row left has a time"
             reached -= self._delay + 1
         if batch.num_rows:
-            yield MAIN, batch.append_column(pa.field(TIME_COLUMN, TIME_TYPE), times)
+            yield MAIN, batch.append_column(TIME_FIELD, times)
         if reached is not None:
             split = (origin.source, origin.split)
             self.times[split] = max(min(max(reached, LEAST), MOST), self.times.get(split, LEAST))
 
     def _refuse_beyond(self, times: pa.Array, bad: Bad) -> None:
         """A time that no calendar has would overflow whatever is computed with it."""
-        bounds = pc.min_max(times.cast(pa.int64())).as_py()
-        if bounds["min"] is None or (bounds["min"] >= YEAR_1 and bounds["max"] <= YEAR_9999):
+        bounds = _bounds(times)
+        if bounds is None or (bounds[0] >= YEAR_1 and bounds[1] <= YEAR_9999):
             return
         micros = pc.fill_null(times.cast(pa.int64()), 0).to_numpy()
         for row in np.flatnonzero((micros < YEAR_1) | (micros > YEAR_9999)):
@@ -99,8 +102,11 @@ class AssignTime(Operator):
     def _refuse_ahead(self, times: pa.Array, bad: Bad, what: str) -> None:
         if self._max_ahead is None:
             return
+        bounds, limit = _bounds(times), min(self.now + self._max_ahead, MOST)
+        if bounds is None or bounds[1] <= limit:
+            return
         micros = times.cast(pa.int64())
-        ahead = pc.fill_null(pc.greater(micros, min(self.now + self._max_ahead, MOST)), False)
+        ahead = pc.fill_null(pc.greater(micros, limit), False)
         for row in np.flatnonzero(np.asarray(ahead)):
             by = micros[int(row)].as_py() - self.now
             bad.setdefault(
@@ -150,8 +156,16 @@ def as_micros(values: pa.Array) -> pa.Array:
 
 def latest(times: pa.Array) -> int | None:
     """The greatest of them."""
-    found: int | None = pc.max(times).cast(pa.int64()).as_py()
-    return found
+    bounds = _bounds(times)
+    return None if bounds is None else bounds[1]
+
+
+def _bounds(times: pa.Array) -> tuple[int, int] | None:
+    """The least and the greatest, in microseconds; None if there is none."""
+    if not times.null_count:
+        return span(fixed_values(times)) if len(times) else None
+    found = pc.min_max(times.view(pa.int64())).as_py()
+    return None if found["min"] is None else (found["min"], found["max"])
 
 
 def without(rows: pa.RecordBatch | pa.Array, bad: Bad) -> pa.RecordBatch | pa.Array:
