@@ -127,7 +127,7 @@ class Tumbling:
 
     def start_of(self, times: Ints) -> Ints:
         """The start of the window each time lies in."""
-        return self.assign(times)[1]
+        return self.assign(times)[1] if self.timezone is not None else at_or_before(times, self.size, self.offset)
 
     def end_of(self, starts: Ints) -> Ints:
         """The end of the windows that start there."""

@@ -28,6 +28,7 @@ __all__ = ["Keys", "apart", "quickly"]
 Keys = list[tuple[pa.Field, pa.Array]]
 
 FEW_ROWS = 512
+_INT64 = pa.int64()
 SMALL_RANGE = 1 << 16
 
 
@@ -45,6 +46,10 @@ def apart(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordBatc
     for slot, values in folds:
         if slot.fold == "count" and (values is None or not values.null_count):
             arrays.append(as_slot(_ones(rows), slot))
+            continue
+        if slot.fold != "count" and values.type == slot.type == _INT64 and (slot.field.nullable or not values.null_count):
+            # What a number is folded into by itself is that number.
+            arrays.append(values)
             continue
         prepared, function, _, read = fold(slot, values)
         if prepared.null_count and not slot.field.nullable:  # of nothing, a count is 0
@@ -84,7 +89,8 @@ def _few(keys: Keys, folds: list[tuple[Slot, Any]], rows: int) -> pa.RecordBatch
 def _batch(keys: Keys, folds: list[tuple[Slot, Any]], arrays: list[pa.Array]) -> pa.RecordBatch:
     """Columns of keys, then of slots."""
     fields = [field if field.type == array.type else field.with_type(array.type) for (field, _), array in zip(keys, arrays)]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*fields, *(slot.field for slot, _ in folds)]))
+    fields += [slot.field for slot, _ in folds]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def _ones(rows: int) -> pa.Array:

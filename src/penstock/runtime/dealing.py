@@ -22,6 +22,7 @@ from penstock.state.keygroups import canonical_keys, groups_of, hash_keys, owner
 __all__ = ["FRAME_BYTES_MAX", "Dealer"]
 
 FRAME_BYTES_MAX = 4 * 1024 * 1024
+WEIGHED_MIN = 64 * 1024
 FEW_ROWS = 512
 REMEMBERED_MAX = 16_384
 
@@ -42,7 +43,12 @@ class Dealer:
         if exchange.id not in self._widths:
             self._widths[exchange.id] = width_of(exchange.schema)
         width = self._widths[exchange.id]
+        # To weigh each part of a small batch would cost more than to deal it: a part has its share of the whole.
+        small = width is None and (whole := rows.get_total_buffer_size()) <= min(WEIGHED_MIN, FRAME_BYTES_MAX)
         for target, part in self._parts(exchange, rows):
+            if small:
+                yield target, Batch(part, part.num_rows, whole * part.num_rows // max(rows.num_rows, 1))
+                continue
             for message in messages(part, width):
                 yield target, message
 
@@ -57,13 +63,13 @@ class Dealer:
             yield 0, rows
             return
         order, bounds = self._order(exchange.id, canonical_keys(rows, exchange.keys))
-        sorted_rows = rows.take(order)
+        sorted_rows = rows if order is None else rows.take(order)
         for target, (start, stop) in enumerate(pairwise(bounds)):
             if stop > start:
                 yield target, sorted_rows.slice(start, stop - start)
 
-    def _order(self, exchange: int, keys: pa.RecordBatch) -> tuple[pa.Array, list[int]]:
-        """The rows by task, and where those of each begin and end."""
+    def _order(self, exchange: int, keys: pa.RecordBatch) -> tuple[pa.Array | None, list[int]]:
+        """The rows by task (None: as they are), and where those of each begin and end."""
         if keys.num_rows > FEW_ROWS:
             owners = self._owners(keys)
             order = np.argsort(owners, kind="stable")  # which numpy does by counting for so small a type
@@ -76,7 +82,9 @@ class Dealer:
         rows: list[list[int]] = [[] for _ in range(self._parallelism)]
         for row, key in enumerate(listed):
             rows[known[key]].append(row)
-        return pa.array([row for each in rows for row in each]), list(accumulate(map(len, rows), initial=0))
+        order, bounds = [row for each in rows for row in each], list(accumulate(map(len, rows), initial=0))
+        # Often all go to one task: those of a batch of one row, say.
+        return None if order == list(range(len(order))) else pa.array(order, pa.int64()), bounds
 
     def _owners(self, keys: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int16]]:
         """The task of each key."""
