@@ -32,7 +32,7 @@ from penstock.operators.operator import (
     times_of,
 )
 from penstock.operators.write import conform
-from penstock.state.columns import span
+from penstock.state.columns import gathered, span
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.runs import NEVER
 from penstock.state.table import Changed, KeyedTable
@@ -60,9 +60,15 @@ WORTH, WORTH_IN_PLACE = 0.75, 0.6
 class Folded:
     """What rows became when they met the state: one row per key that they touched."""
 
-    keys: pa.RecordBatch
-    found: Bools  # which of the keys the state had
+    rows: pa.RecordBatch  # the keys of all rows
     merged: Changed | pa.RecordBatch
+    found: Bools  # which of the keys the state had
+
+    @property
+    def keys(self) -> pa.RecordBatch:
+        """Each key once."""
+        last = self.merged.rows if isinstance(self.merged, Changed) else None
+        return self.rows if last is None else gathered(self.rows, last)
 
     @property
     def values(self) -> list[pa.Array]:
@@ -200,8 +206,7 @@ class KeyedAggregate(Operator):
         state_keys = canonical_keys(rows, keys)
         changed = self._changed(rows, state_keys)
         if changed is not None:
-            each = state_keys if changed.rows is None else state_keys.take(pa.array(changed.rows))
-            return Folded(each, changed.found, changed)
+            return Folded(state_keys, changed, changed.found)
         # Rows of a key meet first, so that old and new rows meet pairwise.
         repeats = self._rows.repeats(state_keys) if self._partial else None
         if repeats is not None:
@@ -210,7 +215,7 @@ class KeyedAggregate(Operator):
         found, old = self._rows.get_many(state_keys)
         merged, _ = self._keeping.combine(state_keys, old, found, rows)
         self._rows.put_many(state_keys, merged)
-        return Folded(state_keys, found, merged)
+        return Folded(state_keys, merged, found)
 
     def _changed(self, rows: pa.RecordBatch, state_keys: pa.RecordBatch) -> Changed | None:
         """Whole numbers are changed where they stand, which is quicker."""

@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from penstock.functions import RowFunction
 from penstock.operators.operator import MAIN, Errors, Operator, Origin, Out
 from penstock.operators.write import conform
+from penstock.state.columns import gathered
 from penstock.state.history import Frozen
 from penstock.state.keygroups import groups_of, hash_keys
 from penstock.state.runfile import Handle
@@ -330,7 +331,7 @@ class InFlightTable:
         pieces = []
         for _, some in groupby(rows, key=lambda row: id(row.batch)):
             several = list(some)
-            pieces.append(several[0].batch.take(pa.array([row.row for row in several])))
+            pieces.append(gathered(several[0].batch, [row.row for row in several]))
         schema = self._table.spec.values
         arrays = [
             told[f.name] if f.name in told else pa.concat_arrays([conform(piece.column(f.name), f.type) for piece in pieces])

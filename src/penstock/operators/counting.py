@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.operators.aggregate import WINDOW_COLUMN, Ints, KeyedAggregate
 from penstock.operators.groups import group_rows
 from penstock.operators.operator import MAIN, Origin, Out, keep
+from penstock.state.columns import gathered
 from penstock.state.keygroups import canonical_keys
 from penstock.state.table import KeyedTable
 from penstock.windows import CountSliding, CountTumbling
@@ -47,7 +48,7 @@ class CountAggregate(KeyedAggregate):
         if not batch.num_rows:
             return
         groups = group_rows(batch, self._names)
-        keys = canonical_keys(batch.take(pa.array(groups.first)), self._names)
+        keys = canonical_keys(gathered(batch, groups.first), self._names)
         found, counted = self._counts.get_many(keys)
         before = np.where(found, np.nan_to_num(counted.column(0).to_numpy(zero_copy_only=False)), 0).astype(np.int64)
         ordinals = before[groups.of] + groups.rank
@@ -78,11 +79,9 @@ class CountAggregate(KeyedAggregate):
         wanted = self._slice_keys(keys, owners[which], slices.ravel())
         found, values = self._table.get_many(wanted)
         there = np.flatnonzero(found)
-        merged = self._accumulators.merge(
-            values.take(pa.array(there)).append_column("window", pa.array(which[there])), ["window"]
-        )
+        merged = self._accumulators.merge(gathered(values, there).append_column("window", pa.array(which[there])), ["window"])
         window = merged.column("window").to_numpy()
-        whole = keys.take(pa.array(owners[window]))
+        whole = gathered(keys, owners[window])
         arrays = [*whole.columns, *(merged.column(f.name) for f in self._accumulators.fields)]
         names = [*self._names, *(f.name for f in self._accumulators.fields)]
         columns, results = self._result(pa.RecordBatch.from_arrays(arrays, names=names))
@@ -94,7 +93,7 @@ class CountAggregate(KeyedAggregate):
         self._table.delete_many(wanted.filter(pa.array(over)))
 
     def _slice_keys(self, keys: pa.RecordBatch, owners: Ints, slices: Ints) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([*keys.take(pa.array(owners)).columns, pa.array(slices)], names=self._keys)
+        return pa.RecordBatch.from_arrays([*gathered(keys, owners).columns, pa.array(slices)], names=self._keys)
 
     def end(self) -> Iterator[Out]:
         """No more rows: send the windows side by side that were begun and are not full."""

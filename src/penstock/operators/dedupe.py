@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.operators.groups import group_rows
 from penstock.operators.operator import LATE, MAIN, Operator, Origin, Out, keep, times_of
 from penstock.operators.rowbuffer import Bools, Ints, filled
-from penstock.state.columns import batch_of
+from penstock.state.columns import batch_of, gathered
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.table import KeyedTable
 from penstock.state.timers import DUE, TimerTable
@@ -55,18 +55,18 @@ class DropDuplicates(Operator):
             self.counters["late"] += int(late.sum())
             yield LATE, keep(batch, late)
         at = np.flatnonzero(~late)
-        passed = at[self._first_within(keys.take(pa.array(at)), hashes[at], times[at], self._within, timers)]
+        passed = at[self._first_within(gathered(keys, at), hashes[at], times[at], self._within, timers)]
         self.counters["dropped"] += len(at) - len(passed)
-        yield MAIN, batch.take(pa.array(passed))
+        yield MAIN, gathered(batch, passed)
 
     def _first(self, batch: pa.RecordBatch) -> Bools:
         """Which rows are the first of their keys, ever."""
         keys = canonical_keys(batch, self._by)
         groups = group_rows(keys, self._by)
-        each = keys.take(pa.array(groups.first))
+        each = gathered(keys, groups.first)
         found, _ = self._seen.get_many(each)
         fresh = np.flatnonzero(~found)
-        self._seen.put_many(each.take(pa.array(fresh)), batch_of(pa.schema([]), [], len(fresh)))
+        self._seen.put_many(gathered(each, fresh), batch_of(pa.schema([]), [], len(fresh)))
         passed = np.zeros(batch.num_rows, np.bool_)
         passed[groups.first[fresh]] = True
         self.counters["dropped"] += batch.num_rows - len(fresh)
@@ -77,7 +77,7 @@ class DropDuplicates(Operator):
     ) -> Ints:
         """The numbers of the rows that pass, in order; remembers them."""
         groups = group_rows(keys, self._by)
-        each, each_hash = keys.take(pa.array(groups.first)), hashes[groups.first]
+        each, each_hash = gathered(keys, groups.first), hashes[groups.first]
         found, values = self._seen.get_many(each, each_hash)
         # The last time up to which rows are duplicates.
         until = np.where(found, filled(values.column("__time")) + within, np.iinfo(np.int64).min)
@@ -94,7 +94,7 @@ class DropDuplicates(Operator):
         changed = np.flatnonzero(until != before)
         if not len(changed):
             return np.empty(0, np.int64)
-        some, some_hash = each.take(pa.array(changed)), each_hash[changed]
+        some, some_hash = gathered(each, changed), each_hash[changed]
         self._seen.put_many(some, pa.record_batch([pa.array(until[changed] - within)], ["__time"]), some_hash)
         # A row that is not late may still come within `within` of the last moment at which it would be a duplicate.
         timers.add(until[changed] + within, some, some_hash)

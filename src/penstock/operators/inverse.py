@@ -15,6 +15,7 @@ from penstock.operators.aggregate import WINDOW_COLUMN, Bools, Folded, Ints
 from penstock.operators.operator import MAIN, Out
 from penstock.operators.panes import replaced
 from penstock.operators.sliding import SlidingAggregate, distinct
+from penstock.state.columns import gathered
 from penstock.state.table import KeyedTable
 
 
@@ -55,13 +56,13 @@ class InverseSliding(SlidingAggregate):
         leaving, left = self._slices(windows, np.flatnonzero(known), (starts - sliding.every)[:, None] + steps)
         entering, came = self._slices(windows, np.flatnonzero(known), (starts + sliding.size - sliding.every)[:, None] + steps)
         whole, some = self._slices(windows, np.flatnonzero(~known), starts[:, None] + every)
-        total = replaced(old, came, self._accumulators.combine(old.take(pa.array(came)), np.ones(len(came), np.bool_), entering))
-        total = replaced(total, left, self._accumulators.unmerge(total.take(pa.array(left)), leaving))
+        total = replaced(old, came, self._accumulators.combine(gathered(old, came), np.ones(len(came), np.bool_), entering))
+        total = replaced(total, left, self._accumulators.unmerge(gathered(total, left), leaving))
         total = replaced(total, some, whole)
         there = np.zeros(len(starts), np.bool_)
         there[some] = there[known] = True
         yield from self._settle(windows, total, there)
-        gone = windows.take(pa.array(np.repeat(np.arange(len(starts)), len(steps))))
+        gone = gathered(windows, np.repeat(np.arange(len(starts)), len(steps)))
         before = ((starts - sliding.every)[:, None] + steps).ravel()
         self._table.delete_many(pa.RecordBatch.from_arrays([*gone.columns[:-1], pa.array(before)], names=self._keys))
 
@@ -84,9 +85,9 @@ class InverseSliding(SlidingAggregate):
     def _slices(self, windows: pa.RecordBatch, which: Ints, slices: Ints) -> tuple[pa.RecordBatch, Ints]:
         """Slices of some windows, folded into one row each; and of which windows there are any."""
         owners = np.repeat(which, slices.shape[1])
-        wanted = windows.take(pa.array(owners))
+        wanted = gathered(windows, owners)
         keys = pa.RecordBatch.from_arrays([*wanted.columns[:-1], pa.array(slices[which].ravel())], names=self._keys)
         found, values = self._table.get_many(keys)
         at = np.flatnonzero(found)
-        merged = self._accumulators.merge(values.take(pa.array(at)).append_column("window", pa.array(owners[at])), ["window"])
+        merged = self._accumulators.merge(gathered(values, at).append_column("window", pa.array(owners[at])), ["window"])
         return merged.select([f.name for f in self._accumulators.fields]), merged.column("window").to_numpy()

@@ -24,6 +24,7 @@ from penstock.operators.join_interval import hidden
 from penstock.operators.joining import Join, Joined, numbers
 from penstock.operators.operator import MAIN, Origin, Out, keep, times_of
 from penstock.operators.rowbuffer import BUCKET, Bools, Ints, Places, RowBuffer, Stored, with_columns
+from penstock.state.columns import gathered
 from penstock.state.keygroups import hash_keys
 from penstock.state.table import KeyedTable
 from penstock.state.timers import DUE
@@ -58,10 +59,10 @@ class AsofJoin(Join):
         rows, whole = self._sides[input].rows(batch), keys.whole
         if input == LEFT and self._how == "left" and not whole.all():
             at = np.flatnonzero(~whole & ~late)
-            yield MAIN, self._alone(LEFT, keys.columns.take(pa.array(at)), rows.take(pa.array(at)), hidden(times[at]))
+            yield MAIN, self._alone(LEFT, gathered(keys.columns, at), gathered(rows, at), hidden(times[at]))
         if not (whole & ~late).all():
             at = np.flatnonzero(whole & ~late)
-            keys, times, rows = keys.take(at), times[at], rows.take(pa.array(at))
+            keys, times, rows = keys.take(at), times[at], gathered(rows, at)
         if len(keys):
             _, fresh = self._buffers[input].add(keys, times, rows)
             self._await(input, fresh.columns, fresh.columns.column(BUCKET).to_numpy())
@@ -102,11 +103,11 @@ class AsofJoin(Join):
     def _match(self, left: Stored, right: Stored) -> Iterator[Out]:
         names = list(self._joined.keys)
         groups = group_rows(pa.concat_batches([left.places.select(names), right.places.select(names)]), names)
-        each = pa.concat_batches([left.places, right.places]).select(names).take(pa.array(groups.first))
+        each = gathered(pa.concat_batches([left.places, right.places]).select(names), groups.first)
         found, kept = self._versions.get_many(each)
         there = np.flatnonzero(found)
         # Versions, new ones after the old: by key, then by time, then as they came. Left rows stand behind those of their time.
-        versions = pa.concat_batches([kept.take(pa.array(there)), right.rows])
+        versions = pa.concat_batches([gathered(kept, there), right.rows])
         keys = np.concatenate([there, groups.of[left.rows.num_rows :], groups.of[: left.rows.num_rows]])
         times = np.concatenate([numbers(versions), numbers(left.rows)])
         is_left = np.arange(len(keys)) >= versions.num_rows
@@ -134,7 +135,7 @@ class AsofJoin(Join):
         ends = np.flatnonzero(np.r_[keys[order][1:] != keys[order][:-1], True])
         newest = seen[ends]
         fresh = np.flatnonzero(newest >= old)
-        names, rows = each.take(pa.array(keys[order][ends][fresh])), versions.take(pa.array(newest[fresh]))
+        names, rows = gathered(each, keys[order][ends][fresh]), gathered(versions, newest[fresh])
         self._versions.put_many(names, rows)
         if self._tolerance is not None:
             times = numbers(rows)

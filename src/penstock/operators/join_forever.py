@@ -26,6 +26,7 @@ from penstock.operators.groups import group_rows, ranks
 from penstock.operators.joining import Join, Joined, numbers
 from penstock.operators.operator import CHANGE_COLUMN, MAIN, TIME_COLUMN, Origin, Out, as_times
 from penstock.operators.rowbuffer import Ints, Keys, Places, RowBuffer, Stored, distinct_places, pairs
+from penstock.state.columns import gathered
 
 PLACE = "__place"
 
@@ -40,7 +41,7 @@ class Changes:
 
     def take(self, rows: Ints) -> Changes:
         """Some of them."""
-        return Changes(self.of[rows], self.sign[rows], self.rows.take(pa.array(rows)))
+        return Changes(self.of[rows], self.sign[rows], gathered(self.rows, rows))
 
 
 class ForeverJoin(Join):
@@ -77,7 +78,7 @@ class ForeverJoin(Join):
             turned = ((before > 0) != (after > 0))[stored.of]
             at = np.flatnonzero(turned)
             sign = np.where(after[stored.of[at]] == 0, 1, -1)
-            yield from self._lonely(other, places, Changes(stored.of[at], sign, stored.rows.take(pa.array(at))))
+            yield from self._lonely(other, places, Changes(stored.of[at], sign, gathered(stored.rows, at)))
         yield from self._pairs(input, places, changes, stored)
 
     # -- state
@@ -90,7 +91,7 @@ class ForeverJoin(Join):
             changes = self._withdraw(side, places, before, changes)
         fresh = np.flatnonzero(changes.sign > 0)
         if len(fresh):
-            self._put(side, places, changes.of[fresh], changes.rows.take(pa.array(fresh)))
+            self._put(side, places, changes.of[fresh], gathered(changes.rows, fresh))
         return changes, before, before + np.bincount(changes.of, changes.sign, len(places)).astype(np.int64)
 
     def _withdraw(self, side: int, places: Places, counts: Ints, changes: Changes) -> Changes:
@@ -100,7 +101,7 @@ class ForeverJoin(Join):
         some = places.take(touched)
         stored = self._buffers[side].fetch(some, counts[touched])
         had = stored.rows.num_rows
-        both = pa.concat_batches([stored.rows, changes.rows.take(pa.array(gone)).select(stored.rows.schema.names)])
+        both = pa.concat_batches([stored.rows, gathered(changes.rows, gone).select(stored.rows.schema.names)])
         of = alike(np.concatenate([touched[stored.of], changes.of[gone]]), both)
         # The n-th row withdrawn takes out the n-th of those equal to it.
         kinds = int(of.max()) + 1
@@ -111,11 +112,11 @@ class ForeverJoin(Join):
         self._buffers[side].drop(some)
         left = np.flatnonzero(stays)
         if len(left):
-            self._put(side, places, touched[stored.of[left]], stored.rows.take(pa.array(left)))
+            self._put(side, places, touched[stored.of[left]], gathered(stored.rows, left))
         return changes.take(np.sort(np.concatenate([np.flatnonzero(changes.sign > 0), gone[real]])))
 
     def _put(self, side: int, places: Places, of: Ints, rows: pa.RecordBatch) -> None:
-        columns = places.columns.select(list(self._joined.keys)).take(pa.array(of))
+        columns = gathered(places.columns.select(list(self._joined.keys)), of)
         self._buffers[side].add(Keys(columns, places.hashes[of], of), np.zeros(len(of), np.int64), rows)
 
     # -- results
@@ -126,16 +127,16 @@ class ForeverJoin(Join):
             some = changes.take(np.flatnonzero(changes.sign == sign))
             if len(some.of):
                 times = numbers(some.rows)
-                yield MAIN, self._alone(side, places.columns.take(pa.array(some.of)), some.rows, self._marks(times, some.sign))
+                yield MAIN, self._alone(side, gathered(places.columns, some.of), some.rows, self._marks(times, some.sign))
 
     def _pairs(self, side: int, places: Places, changes: Changes, stored: Stored) -> Iterator[Out]:
         # What is withdrawn goes first.
         rows = np.argsort(changes.sign, kind="stable")
         for ours, theirs in pairs(rows, changes.of[rows], stored):
-            new, old = changes.rows.take(pa.array(ours)), stored.rows.take(pa.array(theirs))
+            new, old = gathered(changes.rows, ours), gathered(stored.rows, theirs)
             both = (new, old) if side == 0 else (old, new)
             times = np.maximum(numbers(new), numbers(old))
-            keys = places.columns.take(pa.array(changes.of[ours]))
+            keys = gathered(places.columns, changes.of[ours])
             yield MAIN, self._joined.rows(keys, *both, self._marks(times, changes.sign[ours]))
 
     def _marks(self, times: Ints, sign: Ints) -> dict[str, pa.Array]:
@@ -149,7 +150,7 @@ def net(of: Ints, change: Ints, rows: pa.RecordBatch) -> Changes:
     total = np.bincount(kinds, change).astype(np.int64)
     first = np.unique(kinds, return_index=True)[1]
     each = np.repeat(first, np.abs(total))
-    return Changes(of[each], np.sign(np.repeat(total, np.abs(total))), rows.take(pa.array(each)))
+    return Changes(of[each], np.sign(np.repeat(total, np.abs(total))), gathered(rows, each))
 
 
 def alike(of: Ints, rows: pa.RecordBatch) -> Ints:

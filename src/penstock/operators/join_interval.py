@@ -38,7 +38,7 @@ from penstock.operators.rowbuffer import (
     pairs,
     with_columns,
 )
-from penstock.state.columns import batch_of
+from penstock.state.columns import batch_of, gathered
 from penstock.state.keygroups import hash_keys
 from penstock.state.table import KeyedTable
 from penstock.state.timers import DUE
@@ -81,7 +81,7 @@ class IntervalJoin(Join):
             yield from self._send_alone(input, keys, rows, np.flatnonzero(~whole & ~late), times)
         if not (whole & ~late).all():
             at = np.flatnonzero(whole & ~late)
-            keys, times, floors, rows = keys.take(at), times[at], floors[at], rows.take(pa.array(at))
+            keys, times, floors, rows = keys.take(at), times[at], floors[at], gathered(rows, at)
         if not len(keys):
             return
         matched = np.zeros(len(keys), np.bool_)
@@ -134,23 +134,21 @@ class IntervalJoin(Join):
             left, time, ours = left[fresh], time[fresh], ours[fresh]
             yield (
                 MAIN,
-                self._alone(
-                    0, keys.columns.take(pa.array(ours)), (rows if side == 0 else stored.rows).take(pa.array(left)), hidden(time)
-                ),
+                self._alone(0, gathered(keys.columns, ours), gathered((rows if side == 0 else stored.rows), left), hidden(time)),
             )
             return
-        new, old = rows.take(pa.array(ours)), stored.rows.take(pa.array(theirs))
+        new, old = gathered(rows, ours), gathered(stored.rows, theirs)
         both = (new, old) if side == 0 else (old, new)
-        yield MAIN, self._joined.rows(keys.columns.take(pa.array(ours)), *both, hidden(time))
+        yield MAIN, self._joined.rows(gathered(keys.columns, ours), *both, hidden(time))
 
     def _note(self, side: int, stored: Stored, done: Ints) -> None:
         """Kept rows had a match: those that would be sent without one are not any more."""
         if side == 0 and self._once:
-            self._buffers[0].take_out(stored.places.take(pa.array(done)), stored.hashes[done])
+            self._buffers[0].take_out(gathered(stored.places, done), stored.hashes[done])
         table = self._matched[side]
         if table is not None and len(done):
             opened = done[stored.rows.column("__open").to_numpy(zero_copy_only=False)[done]]
-            places = stored.places.take(pa.array(opened))
+            places = gathered(stored.places, opened)
             table.put_many(places, batch_of(pa.schema([]), [], len(opened)), stored.hashes[opened])
 
     def _keep(self, side: int, keys: Keys, times: Ints, rows: pa.RecordBatch, matched: Bools, floors: Ints) -> Iterator[Out]:
@@ -164,7 +162,7 @@ class IntervalJoin(Join):
             return
         if not wanted.all():
             at = np.flatnonzero(wanted)
-            keys, times, until, rows, matched = keys.take(at), times[at], until[at], rows.take(pa.array(at)), matched[at]
+            keys, times, until, rows, matched = keys.take(at), times[at], until[at], gathered(rows, at), matched[at]
         if self._matched[side] is not None:
             rows = rows.append_column("__open", pa.array(~matched))
         buckets = times // self._width
@@ -172,7 +170,7 @@ class IntervalJoin(Join):
         self._await_buckets(side, fresh)
         if self._sent_alone[side]:
             at = np.flatnonzero(~matched)
-            self._await(side, each.take(pa.array(at)), until[at], keys.hashes[at])
+            self._await(side, gathered(each, at), until[at], keys.hashes[at])
 
     def _await_buckets(self, side: int, places: Places) -> None:
         """Look at buckets when nobody can look at them any more: later than at each of their rows."""

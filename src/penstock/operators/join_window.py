@@ -21,6 +21,7 @@ from penstock.operators.joining import Join, Joined
 from penstock.operators.operator import MAIN, TIME_COLUMN, Origin, Out, as_times, times_of
 from penstock.operators.rowbuffer import BUCKET, Ints, Keys, Places, RowBuffer, Stored, pairs, with_columns
 from penstock.operators.sliding import distinct
+from penstock.state.columns import gathered
 from penstock.state.keygroups import groups_of
 from penstock.windows import Sliding, Tumbling, closing
 
@@ -90,7 +91,7 @@ class WindowJoin(Join):
         rows = self._sides[input].rows(batch)
         if not wanted.all():
             at = np.flatnonzero(wanted)
-            keys, slices, rows = keys.take(at), slices[at], rows.take(pa.array(at))
+            keys, slices, rows = keys.take(at), slices[at], gathered(rows, at)
         if len(keys):
             _, fresh = self._buffers[input].add(keys, slices, rows)
             starts = fresh.columns.column(BUCKET).to_numpy()
@@ -146,13 +147,13 @@ class WindowJoin(Join):
             rows = np.flatnonzero(meets[left.of])
             for ours, theirs in pairs(rows, left.of[rows], right):
                 of = left.of[ours]
-                both = left.rows.take(pa.array(ours)), right.rows.take(pa.array(theirs))
-                yield MAIN, self._joined.rows(keys.columns.take(pa.array(of)), *both, self._hidden(starts[of], ends[of]))
+                both = gathered(left.rows, ours), gathered(right.rows, theirs)
+                yield MAIN, self._joined.rows(gathered(keys.columns, of), *both, self._hidden(starts[of], ends[of]))
         for side, stored in enumerate((left, right)):
             if self._sent_alone[side] or (side == 0 and self._how == "semi"):
                 chosen = np.flatnonzero(meets[stored.of] if self._how == "semi" else ~meets[stored.of])
-                of, rows = stored.of[chosen], stored.rows.take(pa.array(chosen))
-                yield MAIN, self._alone(side, keys.columns.take(pa.array(of)), rows, self._hidden(starts[of], ends[of]))
+                of, rows = stored.of[chosen], gathered(stored.rows, chosen)
+                yield MAIN, self._alone(side, gathered(keys.columns, of), rows, self._hidden(starts[of], ends[of]))
 
     def _hidden(self, starts: Ints, ends: Ints) -> dict[str, pa.Array]:
         """Which window results are of, and their event time."""
@@ -169,7 +170,7 @@ class WindowJoin(Join):
             buffer.drop(places.take(done), count[done])
             more[owners[~over & (count > 0)]] = True
         at = np.flatnonzero(more)
-        self._await(keys.columns.take(pa.array(at)), following[at])
+        self._await(gathered(keys.columns, at), following[at])
 
 
 def of_windows(stored: Stored, width: int, windows: int) -> Stored:

@@ -19,6 +19,7 @@ from penstock.expr.listed import INLINE, put_at
 from penstock.expr.segments import pairs
 from penstock.operators.rowbuffer import Bools, Hashes, Ints
 from penstock.operators.values import ValueStore
+from penstock.state.columns import gathered
 from penstock.state.table import KeyedTable
 
 
@@ -60,7 +61,7 @@ class Keeping:
             away = None if store is None else _away(columns[0])
             found = step.columns.finish(columns)
             if store is not None and away is not None:
-                found = put_at(found, away, store.results(keys.take(pa.array(away))))
+                found = put_at(found, away, store.results(gathered(keys, away)))
             results.append(found)
         return results
 
@@ -71,7 +72,7 @@ class Keeping:
             away = _away(column)
             if away is not None:
                 at = values.schema.get_field_index(name)
-                whole = put_at(column, away, store.lists(keys.take(pa.array(away))))
+                whole = put_at(column, away, store.lists(gathered(keys, away)))
                 values = values.set_column(at, values.schema.field(at), whole)
         return values
 
@@ -81,7 +82,7 @@ class Keeping:
             column = values.column(name)
             long = np.flatnonzero(_lengths(column) > INLINE)
             if len(long):
-                store.take_in(keys.take(pa.array(long)), column.take(pa.array(long)))
+                store.take_in(gathered(keys, long), gathered(column, long))
                 at = values.schema.get_field_index(name)
                 values = values.set_column(at, values.schema.field(at), put_at(column, long, pa.nulls(len(long), column.type)))
         return values
@@ -91,7 +92,7 @@ class Keeping:
         for name, store in self._stores.items():
             away = _away(values.column(name))
             if away is not None:
-                store.drop(keys.take(pa.array(away)))
+                store.drop(gathered(keys, away))
 
 
 class KeepingTable:
@@ -116,7 +117,7 @@ class KeepingTable:
         if found.all():
             return found, self._keeping.fill(keys, values)
         at = np.flatnonzero(found)
-        whole = self._keeping.fill(keys.take(pa.array(at)), values.take(pa.array(at)))
+        whole = self._keeping.fill(gathered(keys, at), gathered(values, at))
         place = np.cumsum(found) - 1
         return found, whole.take(pa.array(place, mask=~found)) if len(at) else values
 
@@ -146,9 +147,9 @@ def _combined(store: ValueStore, keys: pa.RecordBatch, before: pa.Array, found: 
     away, stays = np.flatnonzero(apart), np.flatnonzero(~apart)
     moving = np.flatnonzero(apart & found & (here > 0))
     if len(moving):
-        store.take_in(keys.take(pa.array(moving)), before.take(pa.array(moving)))
-    wrong[away] = store.take_in(keys.take(pa.array(away)), now.take(pa.array(away)))
-    both = pa.concat_arrays([before.take(pa.array(stays)), now.take(pa.array(stays))])
+        store.take_in(gathered(keys, moving), gathered(before, moving))
+    wrong[away] = store.take_in(gathered(keys, away), gathered(now, away))
+    both = pa.concat_arrays([gathered(before, stays), gathered(now, stays)])
     merged = store.listed.merge([both], pairs(found[stays]))[0]
     place = np.cumsum(~apart) - 1
     return merged.take(pa.array(place, mask=apart)) if len(stays) else pa.nulls(len(found), now.type), wrong

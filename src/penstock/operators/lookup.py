@@ -24,7 +24,7 @@ from penstock.connectors.connector import Source, SourceContext
 from penstock.errors import Fix, RowError
 from penstock.exact import exactly_batch
 from penstock.operators.operator import MAIN, Operator, Origin, Out
-from penstock.state.columns import key_list
+from penstock.state.columns import gathered, key_list
 from penstock.state.keygroups import canonical_keys
 
 TABLES_MAX = 16
@@ -142,7 +142,7 @@ class Lookup(Operator):
         self.counters["missing"] += int((~found).sum())
         if self._how == "inner" and not found.all():
             at = np.flatnonzero(found)
-            batch, places, found = batch.take(pa.array(at)), places[at], found[at]
+            batch, places, found = gathered(batch, at), places[at], found[at]
         taken = pa.array(places, mask=~found)
         visible = [name for name in batch.schema.names if not name.startswith("__")]
         hidden = [name for name in batch.schema.names if name.startswith("__")]

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from penstock.errors import RowError
 from penstock.processing.states import Scope
+from penstock.state.columns import gathered
 from penstock.state.keygroups import groups_of, hash_keys
 from penstock.state.table import KeyedTable
 from penstock.state.timers import DUE, TimerTable
@@ -144,7 +145,7 @@ class NamedTimers:
         start = 0
         for stop in [*starts[1:].tolist(), len(order)]:
             if stop - start >= PIECE_ROWS or stop == len(order):
-                yield moment.take(pa.array(order[start:stop]))
+                yield gathered(moment, order[start:stop])
                 start = stop
 
     def take(self, time: int) -> pa.RecordBatch | None:

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from penstock.errors import Fix, RowError, readable
 from penstock.schema import shown
-from penstock.state.columns import fixed_array, fixed_values
+from penstock.state.columns import SPAN_FEW, fixed_array, fixed_values, gathered
 from penstock.tracebacks import Told, blame
 
 MAIN, LATE, DEAD = "main", "late", "dead"
@@ -181,4 +181,6 @@ def as_times(micros: Ints) -> pa.Array:
 
 def keep(batch: pa.RecordBatch, mask: np.ndarray[Any, Any]) -> pa.RecordBatch:
     """The rows where the mask is true."""
-    return batch if mask.all() else batch.filter(pa.array(mask))
+    if mask.all():
+        return batch
+    return gathered(batch, np.flatnonzero(mask)) if len(mask) <= SPAN_FEW else batch.filter(pa.array(mask))

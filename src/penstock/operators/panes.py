@@ -35,6 +35,7 @@ from penstock.operators.aggregate import ROWS_COLUMN, WINDOW_COLUMN, KeyedAggreg
 from penstock.operators.groups import Groups, group_rows
 from penstock.operators.operator import CHANGE_COLUMN, LATE, MAIN, PANE_COLUMN, TIME_COLUMN, Origin, Out, as_times, keep, times_of
 from penstock.operators.triggering import BIG, compile_trigger
+from penstock.state.columns import gathered
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.table import KeyedTable
 from penstock.state.timers import DUE, TimerTable
@@ -124,7 +125,7 @@ class PaneAggregate(KeyedAggregate):
         """Give each row to its windows; set those aside whose windows have all closed."""
         rows, starts, ends = self._shape.assign(self._times(batch))
         numbers = np.arange(batch.num_rows) if rows is None else rows
-        windowed = with_windows(batch if rows is None else batch.take(pa.array(rows)), starts, ends)
+        windowed = with_windows(batch if rows is None else gathered(batch, rows), starts, ends)
         late = self._closed(windowed, ends)
         good = np.ones(batch.num_rows, np.bool_)
         if late.any():
@@ -169,7 +170,7 @@ class PaneAggregate(KeyedAggregate):
         if not windowed.num_rows:
             return
         groups = group_rows(windowed, self._keys)
-        first = windowed.take(pa.array(groups.first))
+        first = gathered(windowed, groups.first)
         panes = self._load(canonical_keys(first, self._keys), first.column(END_COLUMN).to_numpy())
         fresh = ~panes.found
         taken = np.zeros(len(panes), np.int64)
@@ -206,7 +207,7 @@ class PaneAggregate(KeyedAggregate):
             at = partial.column(PAIR).to_numpy()
             fields = [f.name for f in self._accumulators.fields]
             old = panes.values.take(pa.array(at, mask=~panes.filled[at]))  # null where there is nothing yet
-            merged, wrong = self._keeping.combine(panes.keys.take(pa.array(at)), old, panes.filled[at], partial.select(fields))
+            merged, wrong = self._keeping.combine(gathered(panes.keys, at), old, panes.filled[at], partial.select(fields))
             panes.live[at] += partial.column(ROWS_COLUMN).to_numpy()
             if self._rules.retracts:
                 merged = self._checked(panes, at, merged, wrong)
@@ -343,7 +344,7 @@ class PaneAggregate(KeyedAggregate):
         index = panes.index[at] - 1
         info = (index << 4) | (timing << 2) | ((index == 0).astype(np.int64) << 1) | final
         gone = panes.live[at] == 0 if self._rules.retracts else np.zeros(len(at), np.bool_)
-        results = self._keeping.finish(panes.keys.take(pa.array(at)), panes.values.take(pa.array(at)))
+        results = self._keeping.finish(gathered(panes.keys, at), gathered(panes.values, at))
         out = []
         sent = panes.sent[at] == 1
         if self._rules.emit == "retract" and sent.any():
@@ -363,7 +364,7 @@ class PaneAggregate(KeyedAggregate):
     def _empty(self, panes: Panes, at: Ints) -> None:
         """What comes next is added to nothing."""
         filled = at[panes.filled[at]]
-        self._keeping.forget(panes.keys.take(pa.array(filled)), panes.values.take(pa.array(filled)))
+        self._keeping.forget(gathered(panes.keys, filled), gathered(panes.values, filled))
         panes.filled[at] = False
 
     def _withdrawn(self, panes: Panes, at: Ints) -> pa.RecordBatch:
@@ -373,7 +374,7 @@ class PaneAggregate(KeyedAggregate):
     def _sent_rows(
         self, panes: Panes, at: Ints, ends: Ints, results: Sequence[pa.Array], info: Ints, change: int
     ) -> pa.RecordBatch:
-        keys = panes.keys.take(pa.array(at))
+        keys = gathered(panes.keys, at)
         shown = [keys.column(f.name).cast(f.type) for f in self._by if not f.name.startswith("__")]
         bounds = [] if self._forever else [as_times(panes.starts[at]), as_times(ends)]
         hidden = {TIME_COLUMN: as_times(ends - 1), PANE_COLUMN: pa.array(info)}
@@ -389,7 +390,7 @@ class PaneAggregate(KeyedAggregate):
         for batch in self._panes.scan():
             panes = self._load(batch.select(self._keys))
             at = np.flatnonzero((panes.sent == 1) & (panes.new == 0))
-            results = self._keeping.finish(panes.keys.take(pa.array(at)), panes.values.take(pa.array(at)))
+            results = self._keeping.finish(gathered(panes.keys, at), gathered(panes.values, at))
             yield MAIN, self._sent_rows(panes, at, panes.end[at], results, np.zeros(len(at), np.int64), 1)
 
     # -- state
@@ -424,12 +425,12 @@ class PaneAggregate(KeyedAggregate):
             due = self._machine.due(panes.trigger, panes.passed)
             at = np.flatnonzero((due < panes.alarm) & (due > (self.now if now is None else now)))
             panes.alarm[at] = due[at]
-            self._alarms.add(due[at], panes.keys.take(pa.array(at)))
+            self._alarms.add(due[at], gathered(panes.keys, at))
 
     def _set_timers(self, panes: Panes, at: Ints, due: Ints) -> None:
         """Look at these panes when event time is there."""
         panes.timer[at] = due
-        self._timers.add(due, panes.keys.take(pa.array(at)))
+        self._timers.add(due, gathered(panes.keys, at))
 
     def _keep(self, panes: Panes) -> None:
         """Save panes. Of a window that never closes, what holds no row and has said so is forgotten; others wait for their close."""
@@ -462,7 +463,7 @@ class PaneAggregate(KeyedAggregate):
 def once_each(due: pa.RecordBatch) -> pa.RecordBatch:
     """Timers that are due, each once: one that was set, moved forward and set again is there twice."""
     groups = group_rows(due, due.schema.names)
-    return due if len(groups.first) == due.num_rows else due.take(pa.array(groups.first))
+    return due if len(groups.first) == due.num_rows else gathered(due, groups.first)
 
 
 def with_windows(batch: pa.RecordBatch, starts: Ints, ends: Ints) -> pa.RecordBatch:

@@ -32,6 +32,7 @@ from penstock.operators.rowbuffer import BUCKET, Keys, Places, RowBuffer
 from penstock.operators.values import ValueStore
 from penstock.processing import states
 from penstock.processing.function import Callback, Spec, Timer, to_moment
+from penstock.state.columns import gathered
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.tracebacks import one_line, told
 from penstock.windows import TIME_MAX
@@ -144,7 +145,7 @@ class Process(Operator):
         else:
             keys = self._canonical(batch, side)
             groups = group_rows(keys, self._names)
-            self._begin(keys.take(pa.array(groups.first)))
+            self._begin(gathered(keys, groups.first))
             yield from self._run([_Work(batch, groups.of, side, origin, self._timed)])
 
     def _canonical(self, batch: pa.RecordBatch, side: Input) -> pa.RecordBatch:
@@ -212,7 +213,7 @@ class Process(Operator):
             self.counters["late"] += int(late.sum())
             yield LATE if input == 0 else "late_right", keep(batch, late)
             rows = np.flatnonzero(~late)
-            batch, keys, times = batch.take(pa.array(rows)), keys.take(rows), times[rows]
+            batch, keys, times = gathered(batch, rows), keys.take(rows), times[rows]
         if not batch.num_rows:
             return
         columns = [
@@ -231,7 +232,7 @@ class Process(Operator):
             places = due.select([*self._names, BUCKET])
             stored = self._buffer.pop(Places(places, hash_keys(places.select(self._names))))
             order = np.argsort(stored.places.column(BUCKET).to_numpy(), kind="stable")
-            yield stored.places.take(pa.array(order)), stored.rows.take(pa.array(order)), int(due.column(0)[-1].as_py())
+            yield gathered(stored.places, order), gathered(stored.rows, order), int(due.column(0)[-1].as_py())
         self._due.advance(time)
 
     def _works(self, places: pa.RecordBatch, rows: pa.RecordBatch, keys: Ints) -> list[tuple[_Work, Ints]]:
@@ -241,9 +242,9 @@ class Process(Operator):
         for number, side in enumerate(self._inputs):
             at = np.flatnonzero(which == number)
             if len(at) and side.keys:
-                taken = rows.take(pa.array(at))
+                taken = gathered(rows, at)
                 columns = [taken.column(f"{number}.{name}") for name in side.columns]
-                times = places.column(BUCKET).take(pa.array(at)).cast(pa.timestamp("us", tz="UTC"))
+                times = gathered(places.column(BUCKET), at).cast(pa.timestamp("us", tz="UTC"))
                 batch = pa.RecordBatch.from_arrays([*columns, times], names=[*side.columns, TIME_COLUMN])
                 found.append((_Work(batch, keys[at], side, None, True), at))
         return found
@@ -271,7 +272,7 @@ class Process(Operator):
         keys = places.select(self._names)
         both = pa.concat_batches([keys, timers.select(self._names)]) if timers is not None else keys
         groups = group_rows(both, self._names)
-        self._begin(both.take(pa.array(groups.first)))
+        self._begin(gathered(both, groups.first))
         works = self._works(places, rows, groups.of[: keys.num_rows])
         sequence = sorted((n, w, i) for w, (_, at) in enumerate(works) for i, n in enumerate(at.tolist()))
         if clock is not None:
@@ -303,7 +304,7 @@ class Process(Operator):
         clock = self._clocks[name]
         for due in clock.due(time):
             groups = group_rows(due, self._names)
-            self._begin(due.select(self._names).take(pa.array(groups.first)))
+            self._begin(gathered(due.select(self._names), groups.first))
             clock.fire(due, groups.of, int(due.column(0)[-1].as_py()))
             yield from self._run([], [], clock, name)
 

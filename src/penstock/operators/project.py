@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from penstock.expr import Evaluated, Evaluator, Expr
 from penstock.operators.operator import CHANGE_COLUMN, MAIN, Errors, Operator, Origin, Out, keep
+from penstock.state.columns import gathered
 from penstock.tracebacks import joined
 
 
@@ -86,7 +87,7 @@ class Filter(Operator):
         kept = batch.select(self._passed) if len(self._passed) < batch.num_columns else batch
         result = self._condition(batch) if self._deletes else self._condition.where_true(batch)
         if not isinstance(result, Evaluated):
-            yield MAIN, kept.take(pa.array(result))
+            yield MAIN, gathered(kept, result)
             return
         bad = failing([result], batch.num_rows, batch if self._deletes else None)
         if bad is not None:

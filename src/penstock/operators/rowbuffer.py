@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.groups import Groups, group_pairs, group_rows
+from penstock.state.columns import gathered
 from penstock.state.keygroups import hash_keys
 from penstock.state.table import KeyedTable
 
@@ -44,7 +45,7 @@ class Keys:
 
     def take(self, rows: Ints) -> Keys:
         """Those of some rows."""
-        return Keys(self.columns.take(pa.array(rows)), self.hashes[rows], self.codes[rows])
+        return Keys(gathered(self.columns, rows), self.hashes[rows], self.codes[rows])
 
     @property
     def whole(self) -> Bools:
@@ -68,7 +69,7 @@ class Places:
 
     def take(self, rows: Ints) -> Places:
         """Some of them."""
-        return Places(self.columns.take(pa.array(rows)), self.hashes[rows])
+        return Places(gathered(self.columns, rows), self.hashes[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +114,12 @@ class RowBuffer:
         of = np.repeat(np.arange(len(places)), counts)
         starts = np.cumsum(counts) - counts
         numbers = np.arange(len(of)) - starts[of]
-        each = with_columns(places.columns.take(pa.array(of)), {NUMBER: numbers})
+        each = with_columns(gathered(places.columns, of), {NUMBER: numbers})
         hashes = places.hashes[of]
         found, rows = self._rows.get_many(each, hashes)
         if not found.all():  # holes
             there = np.flatnonzero(found)
-            of, each, hashes, rows = of[there], each.take(pa.array(there)), hashes[there], rows.take(pa.array(there))
+            of, each, hashes, rows = of[there], gathered(each, there), hashes[there], gathered(rows, there)
             counts = np.bincount(of, minlength=len(places))
             starts = np.cumsum(counts) - counts
         return Stored(starts, counts, of, each, hashes, rows)
@@ -144,7 +145,7 @@ class RowBuffer:
         counts = self.counts(places) if counts is None else counts
         of = np.repeat(np.arange(len(places)), counts)
         numbers = np.arange(len(of)) - (np.cumsum(counts) - counts)[of]
-        each = with_columns(places.columns.take(pa.array(of)), {NUMBER: numbers})
+        each = with_columns(gathered(places.columns, of), {NUMBER: numbers})
         self._rows.delete_many(each, places.hashes[of])
         self._buckets.delete_many(places.columns, places.hashes)
 
@@ -153,7 +154,7 @@ def distinct_places(keys: Keys, buckets: Ints) -> tuple[Places, Groups]:
     """The places of rows, each once, and which rows are of which."""
     groups = group_pairs(keys.codes, buckets)
     first = groups.first
-    columns = with_columns(keys.columns.take(pa.array(first)), {BUCKET: buckets[first]})
+    columns = with_columns(gathered(keys.columns, first), {BUCKET: buckets[first]})
     return Places(columns, keys.hashes[first]), groups
 
 

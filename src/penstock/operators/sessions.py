@@ -36,6 +36,7 @@ from penstock.operators.panes import (
     with_windows,
 )
 from penstock.operators.triggering import BIG
+from penstock.state.columns import gathered
 from penstock.state.keygroups import canonical_keys
 from penstock.state.table import KeyedTable
 from penstock.state.timers import DUE
@@ -80,7 +81,7 @@ class SessionAggregate(PaneAggregate):
 
     def _touch_sent(self, rows: pa.RecordBatch, groups: Groups) -> Bools:
         """Whether some session that the rows of a key become part of has been sent, or has ended."""
-        keys = canonical_keys(rows.take(pa.array(groups.first)), self._names)
+        keys = canonical_keys(gathered(rows, groups.first), self._names)
         owners, starts, ends = self._open(keys)
         known, owner = len(owners), np.concatenate([owners, groups.of])
         merged, _, end = Session.merge(
@@ -100,7 +101,7 @@ class SessionAggregate(PaneAggregate):
 
     def _merge(self, rows: pa.RecordBatch) -> Iterator[Out]:
         groups = group_rows(rows, self._names)
-        keys = canonical_keys(rows.take(pa.array(groups.first)), self._names)
+        keys = canonical_keys(gathered(rows, groups.first), self._names)
         owners, starts, ends = self._open(keys)
         known = len(owners)
         merged, begin, end = Session.merge(
@@ -176,13 +177,13 @@ class SessionAggregate(PaneAggregate):
         moving = np.flatnonzero(old.filled & ~alone)
         if not len(moving):
             return values, filled
-        keys, rows = old.keys.take(pa.array(moving)), old.values.take(pa.array(moving))
+        keys, rows = gathered(old.keys, moving), gathered(old.values, moving)
         parts = self._keeping.fill(keys, rows)
         self._keeping.forget(keys, rows)
         old.values = replaced(old.values, moving, parts)  # what is taken back is still to be read
         merged = self._accumulators.merge(parts.append_column("pair", pa.array(into[moving])), ["pair"])
         at = merged.column("pair").to_numpy()
-        settled = self._keeping.settle(new.keys.take(pa.array(at)), merged.select(fields.names))
+        settled = self._keeping.settle(gathered(new.keys, at), merged.select(fields.names))
         return replaced(values, at, settled), filled
 
     def _take_back(self, old: Panes, at: Ints) -> Iterator[Out]:
@@ -192,7 +193,7 @@ class SessionAggregate(PaneAggregate):
         if self._rules.emit == "retract":
             yield MAIN, self._withdrawn(old, at)
         elif self._rules.emit == "update":
-            results = self._keeping.finish(old.keys.take(pa.array(at)), old.values.take(pa.array(at)))
+            results = self._keeping.finish(gathered(old.keys, at), gathered(old.values, at))
             yield MAIN, self._sent_rows(old, at, old.sent_end[at], results, old.sent_pane[at], -1)
 
     # -- time
@@ -214,7 +215,7 @@ class SessionAggregate(PaneAggregate):
         if not len(panes):
             return
         groups = group_rows(panes.keys, self._names)
-        keys = panes.keys.select(self._names).take(pa.array(groups.first))
+        keys = gathered(panes.keys.select(self._names), groups.first)
         owners, starts, ends = self._open(keys)
         codes = np.unique(np.concatenate([starts, panes.starts]), return_inverse=True)[1].reshape(-1)
         wide = len(codes) + 1
@@ -251,10 +252,10 @@ class SessionAggregate(PaneAggregate):
         lists = [pa.ListArray.from_arrays(offsets, pa.array(values[rest]), mask=single) for values in (starts, ends)]
         columns = [pa.array(starts[first]), pa.array(ends[first]), *lists]
         names = self._sessions.spec.values.names
-        self._sessions.put_many(keys.take(pa.array(some)), pa.RecordBatch.from_arrays(columns, names=names))
+        self._sessions.put_many(gathered(keys, some), pa.RecordBatch.from_arrays(columns, names=names))
 
     def _pane_keys(self, keys: pa.RecordBatch, owners: Ints, starts: Ints) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([*keys.take(pa.array(owners)).columns, pa.array(starts)], names=self._keys)
+        return pa.RecordBatch.from_arrays([*gathered(keys, owners).columns, pa.array(starts)], names=self._keys)
 
 
 def nulls(schema: pa.Schema, count: int) -> pa.RecordBatch:

@@ -16,6 +16,7 @@ from penstock.operators.groups import Groups
 from penstock.operators.operator import Origin, Out, keep
 from penstock.operators.panes import PAIR, Ints, PaneAggregate, Panes, Rules, with_windows
 from penstock.operators.sessions import fires_by_rows
+from penstock.state.columns import gathered
 from penstock.triggers import EACH_ROW, AfterWatermark
 from penstock.windows import Sliding
 
@@ -36,7 +37,7 @@ class SlicedPanes(PaneAggregate):
         rows = keep(batch.append_column(slices, pa.array(shape.slice_of(times))), good)
         parts, _ = self._accumulators.partial(rows, [*self._names, WINDOW_COLUMN])
         numbers, starts, ends = shape.assign(parts.column(WINDOW_COLUMN).to_numpy())
-        windowed = with_windows(parts.drop_columns([WINDOW_COLUMN]).take(pa.array(numbers)), starts, ends)
+        windowed = with_windows(gathered(parts.drop_columns([WINDOW_COLUMN]), numbers), starts, ends)
         yield from self._work(keep(windowed, ~self._closed(windowed, ends)))
 
     def _sizes(self, windowed: pa.RecordBatch, groups: Groups) -> Ints:

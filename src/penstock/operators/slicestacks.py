@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.expr import Accumulators
-from penstock.state.columns import key_list
+from penstock.state.columns import gathered, key_list
 from penstock.state.keygroups import hash_keys
 
 __all__ = ["Numbered", "SliceStacks"]
@@ -67,7 +67,7 @@ class SliceStacks:
             rows = np.empty(len(numbers) - before, np.int64)
             fresh = np.flatnonzero(found >= before)
             rows[found[fresh] - before] = fresh
-            new = keys.take(pa.array(rows))
+            new = gathered(keys, rows)
             self._keys = new if self._keys is None else pa.concat_batches([self._keys, new])
             self._hashes = np.concatenate([self._hashes, hash_keys(new)])
         return found
@@ -82,7 +82,7 @@ class SliceStacks:
     def keys_of(self, numbers: Ints) -> tuple[pa.RecordBatch, Hashes]:
         """Keys by number, and their hashes."""
         assert self._keys is not None, "no key has a number yet"
-        return self._keys.take(pa.array(numbers)), self._hashes[numbers]
+        return gathered(self._keys, numbers), self._hashes[numbers]
 
     # -- slices
 
@@ -91,7 +91,7 @@ class SliceStacks:
         if len(numbers):
             order = np.argsort(numbers)
             if not np.array_equal(order, np.arange(len(order))):
-                numbers, values = numbers[order], values.take(pa.array(order))
+                numbers, values = numbers[order], gathered(values, order)
             part = Numbered(numbers, values)
             self._since.append(_Slice(start, numbers, part))
             self._since_sum = part if self._since_sum is None else self._together(self._since_sum, part)
@@ -140,4 +140,4 @@ class SliceStacks:
         merged = self._accumulators.merge(both, ["number"])
         numbers = merged.column("number").to_numpy()
         order = np.argsort(numbers)
-        return Numbered(numbers[order], merged.drop_columns(["number"]).take(pa.array(order)))
+        return Numbered(numbers[order], gathered(merged.drop_columns(["number"]), order))

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.operators.aggregate import WINDOW_COLUMN, Folded, Ints, WindowAggregate
 from penstock.operators.operator import MAIN, Out, keep
 from penstock.operators.slicestacks import Hashes, SliceStacks
-from penstock.state.columns import key_list, span
+from penstock.state.columns import gathered, key_list, span
 from penstock.windows import Sliding, Tumbling, closing
 
 
@@ -109,18 +109,18 @@ class SlidingAggregate(WindowAggregate):
         sliding, starts = self._sliding, windows.column(WINDOW_COLUMN).to_numpy()
         wanted = sliding.slices_of(starts)  # a row per window
         owners, slices = np.repeat(np.arange(windows.num_rows), wanted.shape[1]), wanted.ravel()
-        found, values = self._table.get_many(self._slice_keys(windows.take(pa.array(owners)), slices))
+        found, values = self._table.get_many(self._slice_keys(gathered(windows, owners), slices))
         owners, slices, values = owners[found], slices[found], keep(values, found)
         merged = self._accumulators.merge(values.append_column("window", pa.array(owners)), ["window"])
         which = merged.column("window").to_numpy()
-        columns = [*windows.take(pa.array(which)).columns, *(merged.column(f.name) for f in self._accumulators.fields)]
+        columns = [*gathered(windows, which).columns, *(merged.column(f.name) for f in self._accumulators.fields)]
         names = [*self._keys, *(f.name for f in self._accumulators.fields)]
         yield MAIN, self._sent(pa.RecordBatch.from_arrays(columns, names=names), starts[which], starts[which] + sliding.size)
         following = starts + sliding.every
         over = slices < following[owners]
-        self._table.delete_many(self._slice_keys(windows.take(pa.array(owners[over])), slices[over]))
+        self._table.delete_many(self._slice_keys(gathered(windows, owners[over]), slices[over]))
         some = np.unique(owners[~over])
-        self._set(windows.take(pa.array(some)), following[some] + sliding.size)
+        self._set(gathered(windows, some), following[some] + sliding.size)
 
     def _scanned(self, start: int, end: int) -> SliceStacks:
         """All slices in between, from the table."""
@@ -129,7 +129,7 @@ class SlidingAggregate(WindowAggregate):
         slices = rows.column(WINDOW_COLUMN).to_numpy()
         within = np.flatnonzero((slices >= start) & (slices < end))
         within = within[np.argsort(slices[within], kind="stable")]
-        rows, slices = rows.take(pa.array(within)), slices[within]
+        rows, slices = gathered(rows, within), slices[within]
         numbers = stacks.number(rows.select(self._names))
         values = rows.select([f.name for f in self._accumulators.fields])
         edges = [0, *(np.flatnonzero(np.diff(slices)) + 1).tolist(), len(slices)]

@@ -46,6 +46,7 @@ from penstock.operators.rowbuffer import (
     distinct_places,
     with_columns,
 )
+from penstock.state.columns import gathered
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.timers import TimerTable
 from penstock.windows import Sliding, Tumbling, closing
@@ -117,13 +118,13 @@ class Top(Operator):
         rank[order] = ranks(of[order])
         old_rank = np.concatenate([stored.places.column(NUMBER).to_numpy(), np.full(rows.num_rows, -1)])
         chosen = order[rank[order] < self._rules.count]
-        best = Best(chosen, of[chosen], rank[chosen], old_rank[chosen], every.take(pa.array(chosen)))
+        best = Best(chosen, of[chosen], rank[chosen], old_rank[chosen], gathered(every, chosen))
         if (best.rows >= stored.rows.num_rows).any():
             # Only places where something changed are written.
             touched = np.unique(best.of[best.rows >= stored.rows.num_rows])
             part = best.pick(np.isin(best.of, touched))
             self._buffer.drop(places.take(touched))
-            columns = places.columns.take(pa.array(part.of))
+            columns = gathered(places.columns, part.of)
             whose = Keys(columns.select(self._names), places.hashes[part.of], part.of)
             self._buffer.add(whose, columns.column(BUCKET).to_numpy(), part.values)
         return places, stored, best
@@ -140,7 +141,7 @@ class Top(Operator):
 
     def _rows(self, places: Places, best: Best) -> pa.RecordBatch:
         """Rows of the result."""
-        keys = places.columns.take(pa.array(best.of))
+        keys = gathered(places.columns, best.of)
         found = {f.name: keys.column(f.name).cast(f.type) for f in self._rules.by}
         found |= {name: best.values.column(f"row.{name}") for name in self._rules.kept}
         found["rank"] = pa.array(best.rank + 1)
@@ -175,14 +176,14 @@ class WindowTop(Top):
             self.counters["late"] += int(late.sum())
             yield LATE, keep(batch, late)
         on_time = np.flatnonzero(~late)
-        kept = batch.take(pa.array(on_time)).append_column("__row", pa.array(on_time))
+        kept = gathered(batch, on_time).append_column("__row", pa.array(on_time))
         good, rows = yield from self._ordered(kept, origin)
         place = np.full(len(times), -1, np.int64)
         place[good.column("__row").to_numpy()] = np.arange(good.num_rows)
         wanted = np.flatnonzero(alive & (place[of] >= 0))
         if len(wanted):
             each = of[wanted]
-            places, stored, _ = self._sort_in(keys.take(each), starts[wanted], rows.take(pa.array(place[each])))
+            places, stored, _ = self._sort_in(keys.take(each), starts[wanted], gathered(rows, place[each]))
             fresh = places.take(np.flatnonzero(stored.counts == 0))
             self._await(fresh)
 
@@ -222,4 +223,4 @@ class Best:
     def pick(self, mask: Bools) -> Best:
         """Those where the mask is set."""
         at = np.flatnonzero(mask)
-        return Best(self.rows[at], self.of[at], self.rank[at], self.old_rank[at], self.values.take(pa.array(at)))
+        return Best(self.rows[at], self.of[at], self.rank[at], self.old_rank[at], gathered(self.values, at))

@@ -22,6 +22,7 @@ import pyarrow as pa
 from penstock.expr.listed import CHUNK, CHUNKS, COUNTS, SIZE_FIELDS, SIZES, Apart, Listed
 from penstock.expr.segments import list_array
 from penstock.operators.rowbuffer import Bools, Hashes, Ints, filled
+from penstock.state.columns import gathered
 from penstock.state.keygroups import hash_keys
 from penstock.state.table import KeyedTable
 
@@ -54,13 +55,13 @@ class ValueStore:
         if fresh is None or len(fresh) == len(apart.items):
             self._append(keys, hashes, apart.items, apart.owners, sizes)
         elif len(fresh):
-            self._append(keys, hashes, apart.items.take(pa.array(fresh)), apart.owners[fresh], sizes)
+            self._append(keys, hashes, gathered(apart.items, fresh), apart.owners[fresh], sizes)
         if not self.listed.counted:
             sizes[3] = sizes[2]
         self._save(keys, hashes, sizes)
         idle = np.flatnonzero(sizes[2] > 2 * sizes[3] + IDLE_MIN)
         if len(idle):
-            self._rewrite(keys.take(pa.array(idle)))
+            self._rewrite(gathered(keys, idle))
         return wrong
 
     def _count(self, keys: pa.RecordBatch, hashes: Hashes, apart: Apart, sizes: Ints) -> tuple[Ints, Bools]:
@@ -72,7 +73,7 @@ class ValueStore:
         wrong = np.zeros(keys.num_rows, np.bool_)
         if apart.counts is None:
             if len(fresh):
-                new = values if len(fresh) == len(found) else values.take(pa.array(fresh))
+                new = values if len(fresh) == len(found) else gathered(values, fresh)
                 self._counts.put_many(new, _rows_without_columns(len(fresh)), routing[fresh])
             return fresh, wrong
         old = np.where(found, filled(before.column(0)), 0)
@@ -82,7 +83,7 @@ class ValueStore:
         changed = np.flatnonzero(found | (total > 0))
         fresh = np.flatnonzero(~found & (total > 0))
         if len(changed):
-            some = values if len(changed) == len(total) else values.take(pa.array(changed))
+            some = values if len(changed) == len(total) else gathered(values, changed)
             rows = pa.RecordBatch.from_arrays([pa.array(total[changed])], schema=self._counts.spec.values)
             self._counts.put_many(some, rows, routing[changed])
         np.add.at(sizes[3], apart.owners, (total > 0).astype(np.int64) - (old > 0))
@@ -101,7 +102,7 @@ class ValueStore:
             lists = rows.column(0)
             whose = np.concatenate([np.repeat(open_, lists.value_lengths().fill_null(0).to_numpy()), owners])
             order = np.argsort(whose, kind="stable")
-            items, new = pa.concat_arrays([lists.flatten(), items]).take(pa.array(order)), np.bincount(whose, minlength=len(new))
+            items, new = gathered(pa.concat_arrays([lists.flatten(), items]), order), np.bincount(whose, minlength=len(new))
         offsets = np.concatenate([[0], np.cumsum(new[touched])])
         lists = list_array(items, offsets, self._chunks.spec.values.field(0).type)
         rows = pa.RecordBatch.from_arrays([lists], schema=self._chunks.spec.values)
@@ -116,12 +117,12 @@ class ValueStore:
         apart = self._all(keys, hashes)
         assert apart.counts is not None, "only what is counted can be taken back"
         idle, left = np.flatnonzero(apart.counts == 0), np.flatnonzero(apart.counts)
-        values = self._value_keys(keys, Apart(apart.items.take(pa.array(idle)), apart.owners[idle], None))
+        values = self._value_keys(keys, Apart(gathered(apart.items, idle), apart.owners[idle], None))
         self._counts.delete_many(values, hashes[apart.owners[idle]])
         self._drop_chunks(keys, hashes, self._load(keys, hashes)[0])
         sizes = np.zeros((len(SIZE_FIELDS), keys.num_rows), np.int64)
         if len(left):
-            self._append(keys, hashes, apart.items.take(pa.array(left)), apart.owners[left], sizes)
+            self._append(keys, hashes, gathered(apart.items, left), apart.owners[left], sizes)
         sizes[3] = sizes[2]
         self._save(keys, hashes, sizes)
 
@@ -196,11 +197,11 @@ class ValueStore:
         return owners, self._chunk_keys(keys, owners, numbers)
 
     def _chunk_keys(self, keys: pa.RecordBatch, owners: Ints, numbers: Ints) -> pa.RecordBatch:
-        columns = keys.take(pa.array(owners)).columns
+        columns = gathered(keys, owners).columns
         return pa.RecordBatch.from_arrays([*columns, pa.array(numbers, pa.int64())], names=[*self._names, CHUNK])
 
     def _value_keys(self, keys: pa.RecordBatch, apart: Apart) -> pa.RecordBatch:
-        columns = keys.take(pa.array(apart.owners)).columns
+        columns = gathered(keys, apart.owners).columns
         names = [*self._names, *(field.name for field in self.listed.identity)]
         return pa.RecordBatch.from_arrays([*columns, *self.listed.identities(apart.items)], names=names)
 

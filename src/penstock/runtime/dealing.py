@@ -44,7 +44,8 @@ class Dealer:
             self._widths[exchange.id] = width_of(exchange.schema)
         width = self._widths[exchange.id]
         # To weigh each part of a small batch would cost more than to deal it: a part has its share of the whole.
-        small = width is None and (whole := rows.get_total_buffer_size()) <= min(WEIGHED_MIN, FRAME_BYTES_MAX)
+        whole = rows.get_total_buffer_size() if width is None else FRAME_BYTES_MAX + 1
+        small = whole <= min(WEIGHED_MIN, FRAME_BYTES_MAX)
         for target, part in self._parts(exchange, rows):
             if small:
                 yield target, Batch(part, part.num_rows, whole * part.num_rows // max(rows.num_rows, 1))
@@ -82,9 +83,9 @@ class Dealer:
         rows: list[list[int]] = [[] for _ in range(self._parallelism)]
         for row, key in enumerate(listed):
             rows[known[key]].append(row)
-        order, bounds = [row for each in rows for row in each], list(accumulate(map(len, rows), initial=0))
+        in_order, bounds = [row for each in rows for row in each], list(accumulate(map(len, rows), initial=0))
         # Often all go to one task: those of a batch of one row, say.
-        return None if order == list(range(len(order))) else pa.array(order, pa.int64()), bounds
+        return None if in_order == list(range(len(in_order))) else pa.array(in_order, pa.int64()), bounds
 
     def _owners(self, keys: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int16]]:
         """The task of each key."""

@@ -30,6 +30,7 @@ __all__ = [
     "copied",
     "fixed_array",
     "fixed_values",
+    "gathered",
     "grown",
     "key_list",
     "slot_dtype",
@@ -44,6 +45,7 @@ Rows = Ints | slice
 """Numbers of rows, or some that follow each other."""
 SPAN_FEW = 64
 """So many numbers are compared in Python."""
+SLICED_FEW = 1_024
 
 
 _OBJECT, _INT64 = np.dtype(object), np.dtype(np.int64)
@@ -95,6 +97,21 @@ def fixed_array(type: pa.DataType, values: Values, valid: Bools | None) -> pa.Ar
     bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if valid is not None and nulls else None
     storage = np.packbits(values, bitorder="little") if values.dtype.kind == "b" else values
     return pa.Array.from_buffers(type, len(values), [bitmap, pa.py_buffer(storage)], nulls)
+
+
+def gathered(values: Any, rows: Ints | list[int]) -> Any:
+    """Some rows of an array or a batch, by their numbers. Of a small one, rows that follow each other are a piece of it: no copy.
+
+    >>> gathered(pa.array([7, 8, 9]), np.array([1, 2])).to_pylist()
+    [8, 9]
+    """
+    count = len(rows)
+    if count <= SPAN_FEW and len(values) <= SLICED_FEW:  # a piece keeps all of what it is a piece of
+        numbers = rows if isinstance(rows, list) else rows.tolist()
+        first = numbers[0] if count else 0
+        if numbers == list(range(first, first + count)):
+            return values if count == len(values) else values.slice(first, count)
+    return values.take(pa.array(rows, pa.int64()))
 
 
 def span(values: Values) -> tuple[int, int]:

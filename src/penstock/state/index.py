@@ -26,7 +26,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from penstock.state.columns import Rows
+from penstock.state.columns import SPAN_FEW, Rows, span
 
 __all__ = ["Equal", "Index"]
 
@@ -72,6 +72,8 @@ class Index:
         places = self._first(hashes)
         # Nearly all keys are where they are looked for first. So all are compared at once: to look at tags before would be one more pass.
         found = _slots(self._held.take(places, mode="clip"))
+        if len(found) <= SPAN_FEW and span(found)[1] == _EMPTY == span(found)[0]:  # few keys, all of them new
+            return found
         elsewhere = ~equal(found, slice(None))
         elsewhere |= found < 0
         todo = np.flatnonzero(elsewhere)

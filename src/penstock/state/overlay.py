@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.state import keygroups
-from penstock.state.columns import Bools, Ints, Rows, copied, grown, key_list
+from penstock.state.columns import Bools, Column, Given, Ints, Rows, copied, grown, key_list
 from penstock.state.index import Equal, Index
 from penstock.state.near import Near
 from penstock.state.runfile import Groups, Hashes, order_of
@@ -113,10 +113,12 @@ class Overlay:
         return routing, keygroups.hash_keys(keys.select(rest), routing) if rest else routing
 
     def _equal_to(self, keys: pa.RecordBatch) -> Equal:
-        """What says whether `slots[i]` holds key `rows[i]` of these."""
-        given = [(column, column.given(array)) for column, array in zip(self.keys, keys.columns, strict=True)]
+        """What says whether `slots[i]` holds key `rows[i]` of these. Of new keys nobody asks, so they are made ready when somebody does."""
+        given: list[tuple[Column, Given]] = []
 
         def equal(slots: Ints, rows: Rows) -> Bools:
+            if not given:
+                given.extend((column, column.given(array)) for column, array in zip(self.keys, keys.columns, strict=True))
             return functools.reduce(np.logical_and, (column.equal(slots, each, rows) for column, each in given))
 
         return equal

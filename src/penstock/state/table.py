@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.state import inplace, keygroups
-from penstock.state.columns import Bools, Ints, Rows, batch_of, fixed_array, fixed_values
+from penstock.state.columns import Bools, Ints, Rows, batch_of, fixed_array, fixed_values, gathered
 from penstock.state.history import MERGE_BYTES_MAX, Frozen, History, reopen
 from penstock.state.overlay import Asked, Overlay
 from penstock.state.runfile import GROUP, HASH, PUT, Files, Groups, Handle, Hashes, visible_rows
@@ -362,7 +362,7 @@ class KeyedTable:
         if not len(missing):
             return
         groups, hashes = self._groups_of(asked.routing[missing]), asked.hashes[missing]
-        for rows, arrays in self._stored_rows(asked.keys.take(pa.array(missing)), groups, hashes):
+        for rows, arrays in self._stored_rows(gathered(asked.keys, missing), groups, hashes):
             if self._horizon != NEVER:
                 alive = ~expired(arrays[self._expires], self._horizon)
                 rows, arrays = rows[alive], [array.filter(pa.array(alive)) for array in arrays]
@@ -378,7 +378,7 @@ class KeyedTable:
             hit = np.flatnonzero(which == position)
             hit = hit[run.ops[where[hit]] == PUT]
             if len(hit):
-                yield hit, run.batch.select(self.spec.values.names).take(pa.array(where[hit])).columns
+                yield hit, gathered(run.batch.select(self.spec.values.names), where[hit]).columns
 
     def _expired(self, slots: Ints | slice) -> Bools:
         """Which of these slots the horizon has passed. Slots that are free, or hold nothing yet, are null."""
@@ -413,7 +413,7 @@ class KeyedTable:
         """Make slots for the keys in these rows, which have none; the same key twice gets one."""
         if not len(rows):
             return rows
-        keys = asked.keys if len(rows) == len(asked.slots) else asked.keys.take(pa.array(rows))
+        keys = asked.keys if len(rows) == len(asked.slots) else gathered(asked.keys, rows)
         slots = self._overlay.place(keys, self._groups_of(asked.routing[rows]), asked.hashes[rows])
         asked.slots[rows] = slots
         return slots

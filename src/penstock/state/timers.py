@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from penstock.errors import CorruptError
 from penstock.state import keygroups
-from penstock.state.columns import Ints, fixed_values, span
+from penstock.state.columns import Ints, fixed_values, gathered, span
 from penstock.state.history import Floor, Frozen, History, reopen
 from penstock.state.runfile import GROUP, SORTED, Files, Groups, Handle, Hashes
 from penstock.state.runs import NEVER, Run
@@ -324,7 +324,7 @@ def _sorted(batches: Sequence[pa.RecordBatch], *, level: int = 0) -> _Chunk:
     batch = pa.concat_batches(batches) if len(batches) > 1 else batches[0]
     groups, due = fixed_values(batch.column(0)), fixed_values(batch.column(1))
     if len(due) > 1 and not ((order := np.lexsort((groups, due)))[1:] > order[:-1]).all():
-        batch, due = batch.take(pa.array(order)), due[order]
+        batch, due = gathered(batch, order), due[order]
     return _Chunk(due, batch, None, level)
 
 
