@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from penstock.state.columns import SPAN_FEW, Rows, span
 
-__all__ = ["Equal", "Index"]
+__all__ = ["Equal", "Index", "never"]
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -151,7 +151,7 @@ class Index:
         self._count = 0
         for start in range(0, len(before), _MOVED_PLACES):
             held = before[start : start + _MOVED_PLACES]
-            self._insert(held[_slots(held) >= 0], _never)
+            self._insert(held[_slots(held) >= 0], never)
 
     def _reserve(self, bits: int) -> None:
         """Empty places, 2 to the power of `bits`."""
@@ -171,5 +171,6 @@ def _tags(held: Hashes) -> Halves:
     return held.view(np.int32)[1::2]
 
 
-def _never(slots: Ints, rows: Rows) -> Bools:
+def never(slots: Ints, rows: Rows) -> Bools:
+    """Of keys that all differ, none is another."""
     return np.zeros(len(slots), np.bool_)

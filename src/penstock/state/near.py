@@ -33,6 +33,9 @@ class Near:
         self._slots: dict[Any, int] = {}
         self._keys: dict[int, Any] = {}
 
+    def __len__(self) -> int:
+        return len(self._slots)
+
     def find(self, keys: list[Any]) -> list[int]:
         """The slot of each key; -1 if it is not known."""
         return list(map(self._slots.get, keys, repeat(-1)))

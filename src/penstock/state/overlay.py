@@ -6,7 +6,9 @@ a step in Python per key unless there are few: then `near.py` knows most of them
 1. A slot is free, or holds a key. It is **clean** or **dirty**, and a dirty one may be **deleted**: see `table.py`, whose marks they are.
 2. Slots of keys that are gone are used again before new ones are. Their columns are cleared first: an expiry that is left there would
    be looked at.
-3. -1 stands for no slot. As an index it is the last slot, so what is read there is arbitrary, and whoever asks looks at `slots >= 0`.
+3. New keys of small batches are **young**: `near` knows where they are, the index does not. It is told of all of them at once, when
+   it is asked for a key that `near` does not know and might not have been told of, or is to forget some. Many never get there.
+4. -1 stands for no slot. As an index it is the last slot, so what is read there is arbitrary, and whoever asks looks at `slots >= 0`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import pyarrow as pa
 
 from penstock.state import keygroups
 from penstock.state.columns import Bools, Column, Given, Ints, Rows, copied, grown, key_list
-from penstock.state.index import Equal, Index
+from penstock.state.index import Equal, Index, never
 from penstock.state.near import Near
 from penstock.state.runfile import Groups, Hashes, order_of
 from penstock.state.spec import StateSpec
@@ -36,7 +38,6 @@ FEW = 512
 MANY = 16
 """To write to a slot by its number costs what it costs to write to so many that follow each other."""
 _SLOTS_MIN = 1_024
-_NO_HASHES = np.empty(0, np.uint64)
 
 
 @dataclass(slots=True)
@@ -44,9 +45,10 @@ class Asked:
     """A batch of keys, and where they are."""
 
     keys: pa.RecordBatch
-    routing: Hashes
-    """What decides their groups; empty if all of them have slots, and so is `hashes`."""
-    hashes: Hashes
+    routing: Hashes | None
+    """What decides their groups, if it is known."""
+    hashes: Hashes | None
+    """What finds them; None if nobody needed it so far."""
     slots: Ints
     listed: list[Any] | None = None
     """The keys in Python, if they are few."""
@@ -74,6 +76,8 @@ class Overlay:
         """Slots from here on never held a key."""
         self._index = Index()
         self._near = Near()
+        self._young: list[Ints] = []
+        self._young_count = 0
         self.twins = Twins()
         self._graves = False
         self._free: list[Ints] = []
@@ -81,7 +85,7 @@ class Overlay:
         self._grow(_SLOTS_MIN)
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self._index) + self._young_count
 
     # -- which slots
 
@@ -89,22 +93,29 @@ class Overlay:
         """Where each key is; -1 if it is not there. `routing`: the hashes of its first `route_columns` columns, if they are known."""
         if keys.num_rows <= FEW:
             return self._find_few(keys, routing)
-        routing, hashes = self._hashes(keys, routing)
+        self._settle()
+        routing, hashes = self.hashes(keys, routing)
         return Asked(keys, routing, hashes, self._index.find(hashes, self._equal_to(keys)))
 
     def _find_few(self, keys: pa.RecordBatch, routing: Hashes | None) -> Asked:
         listed = key_list(keys)
         near = self._near.find(listed)
         slots = np.array(near, np.int64)
-        if -1 not in near:
-            return Asked(keys, _NO_HASHES, _NO_HASHES, slots, listed)  # so nobody will ask for the hashes
-        routing, hashes = self._hashes(keys, routing)
+        if -1 not in near or self._all_near:
+            return Asked(keys, routing, None, slots, listed)
+        self._settle()
+        routing, hashes = self.hashes(keys, routing)
         equal, missing = self._equal_to(keys), np.flatnonzero(slots < 0)
         slots[missing] = self._index.find(hashes[missing], lambda found, rows: equal(found, missing[rows]))
         self._near.learn([listed[row] for row in missing.tolist()], slots[missing])
         return Asked(keys, routing, hashes, slots, listed)
 
-    def _hashes(self, keys: pa.RecordBatch, routing: Hashes | None) -> tuple[Hashes, Hashes]:
+    @property
+    def _all_near(self) -> bool:
+        """Whether `near` knows every key there is, as where keys are few: then what it does not know is not here."""
+        return len(self._near) == len(self)
+
+    def hashes(self, keys: pa.RecordBatch, routing: Hashes | None) -> tuple[Hashes, Hashes]:
         """What decides the groups of keys, and what finds them."""
         count = self._spec.route_columns or len(self.keys)
         if routing is None:
@@ -174,15 +185,30 @@ class Overlay:
 
     def place(self, keys: pa.RecordBatch, groups: Groups, hashes: Hashes) -> Ints:
         """Slots for keys that have none: clean, and without values. The same key twice gets one."""
+        listed = key_list(keys) if keys.num_rows <= FEW else None
         fresh = self._allocate(keys.num_rows)
         for column, array in zip(self.keys, keys.columns, strict=True):
             column.put(fresh, array)
         self.hash[fresh], self.group[fresh] = hashes, groups
-        slots = self._index.insert(hashes, fresh, self._equal_to(keys))
-        self._give_back(fresh[slots != fresh])
-        if len(slots) <= FEW:
-            self._near.learn(key_list(keys), slots)
+        if listed is not None and self._all_near:
+            first: dict[Any, int] = {}
+            slots = np.array([first.setdefault(key, slot) for key, slot in zip(listed, fresh.tolist())], np.int64)
+            self._young.append(fresh if len(first) == len(fresh) else np.unique(slots))
+            self._young_count += len(first)
+        else:
+            self._settle()
+            slots = self._index.insert(hashes, fresh, self._equal_to(keys))
+        if len(fresh) > 1:
+            self._give_back(fresh[slots != fresh])
+        if listed is not None:
+            self._near.learn(listed, slots)
         return slots
+
+    def _settle(self) -> None:
+        """Let the index know of young keys, all at once."""
+        if self._young:
+            slots, self._young, self._young_count = np.concatenate(self._young), [], 0
+            self._index.insert(self.hash[slots], slots, never)
 
     def make_room(self, keys: int) -> None:
         """So many keys are about to come: grow once."""
@@ -191,6 +217,7 @@ class Overlay:
 
     def release(self, slots: Ints) -> None:
         """The keys of these slots are gone."""
+        self._settle()
         self._index.remove(self.hash[slots], slots)
         self._near.forget(slots)
         self.deleted[slots] = self.dirty[slots] = False

@@ -361,8 +361,9 @@ class KeyedTable:
         missing = np.flatnonzero(asked.slots < 0)
         if not len(missing):
             return
-        groups, hashes = self._groups_of(asked.routing[missing]), asked.hashes[missing]
-        for rows, arrays in self._stored_rows(gathered(asked.keys, missing), groups, hashes):
+        keys = gathered(asked.keys, missing)
+        routing, hashes = self._hashed(asked, missing, keys)
+        for rows, arrays in self._stored_rows(keys, self._groups_of(routing), hashes):
             if self._horizon != NEVER:
                 alive = ~expired(arrays[self._expires], self._horizon)
                 rows, arrays = rows[alive], [array.filter(pa.array(alive)) for array in arrays]
@@ -414,9 +415,15 @@ class KeyedTable:
         if not len(rows):
             return rows
         keys = asked.keys if len(rows) == len(asked.slots) else gathered(asked.keys, rows)
-        slots = self._overlay.place(keys, self._groups_of(asked.routing[rows]), asked.hashes[rows])
+        routing, hashes = self._hashed(asked, rows, keys)
+        slots = self._overlay.place(keys, self._groups_of(routing), hashes)
         asked.slots[rows] = slots
         return slots
+
+    def _hashed(self, asked: Asked, rows: Ints, keys: pa.RecordBatch) -> tuple[Hashes, Hashes]:
+        """What decides the groups of these rows, whose keys are `keys`, and what finds them."""
+        routing = None if asked.routing is None else asked.routing[rows]
+        return self._overlay.hashes(keys, routing) if asked.hashes is None or routing is None else (routing, asked.hashes[rows])
 
     def _release(self, slots: Ints) -> None:
         """Give back slots of keys that are gone, without a trace or with one in the runs."""
