@@ -122,16 +122,7 @@ class Accumulators:
         Args:
             grouped: if False, a key may stand in several rows, where that is less work.
         """
-        inputs, errors = [], None
-        self._failed, self._refused = [], {}
-        for step in self.steps:
-            found = [evaluate(batch) for evaluate in step.evaluate]
-            counts = None if step.counts is None else step.counts(batch)
-            for one in found if counts is None else (*found, counts):
-                errors = either(errors, one.errors)
-                if one.errors is not None:
-                    self._failed.append((np.asarray(one.errors), one.reason or "the expression failed"))
-            inputs.append(_Inputs([one.values for one in found], None if counts is None else counts.values))
+        inputs, errors = self._inputs(batch)
         if errors is None and not self._listed:
             return self._partial(batch, key_names, inputs, None, grouped), None
         bad = np.zeros(batch.num_rows, np.bool_) if errors is None else np.array(errors)
@@ -143,6 +134,24 @@ class Accumulators:
                 rows = np.flatnonzero(~bad)[found_bad.rows]
                 bad[rows] = True
                 self._refused |= dict(zip(rows.tolist(), found_bad.reasons, strict=True))
+
+    def failing(self, batch: pa.RecordBatch, key_names: Sequence[str]) -> np.ndarray | None:
+        """The rows that `partial` would leave out, if those are all that is wanted of it."""
+        return None if not self._listed and self._inputs(batch)[1] is None else self.partial(batch, key_names)[1]
+
+    def _inputs(self, batch: pa.RecordBatch) -> tuple[list[_Inputs], pa.Array | None]:
+        """What the steps are given, and the rows for which that failed."""
+        inputs, errors = [], None
+        self._failed, self._refused = [], {}
+        for step in self.steps:
+            found = [evaluate(batch) for evaluate in step.evaluate]
+            counts = None if step.counts is None else step.counts(batch)
+            for one in found if counts is None else (*found, counts):
+                errors = either(errors, one.errors)
+                if one.errors is not None:
+                    self._failed.append((np.asarray(one.errors), one.reason or "the expression failed"))
+            inputs.append(_Inputs([one.values for one in found], None if counts is None else counts.values))
+        return inputs, errors
 
     def reasons(self, rows: Iterable[int]) -> list[str]:
         """Why each of these rows was left out of the last batch that `partial` got."""

@@ -41,7 +41,7 @@ class CountAggregate(KeyedAggregate):
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Number the rows, fold them into slices, and send the windows whose last row has come."""
-        _, bad = self._accumulators.partial(batch, self._names)
+        bad = self._accumulators.failing(batch, self._names)
         if bad is not None and bad.any():  # rows that fail are not counted
             yield from self._letters(batch, np.flatnonzero(bad), origin)
             batch = keep(batch, ~bad)

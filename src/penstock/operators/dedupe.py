@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from penstock.operators.groups import group_rows
 from penstock.operators.operator import LATE, MAIN, Operator, Origin, Out, keep, times_of
-from penstock.operators.rowbuffer import Bools, Ints, filled
-from penstock.state.columns import batch_of, gathered
+from penstock.operators.rowbuffer import Bools, Ints
+from penstock.state.columns import batch_of, gathered, nulls_filled
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.table import KeyedTable
 from penstock.state.timers import DUE, TimerTable
@@ -80,7 +80,7 @@ class DropDuplicates(Operator):
         each, each_hash = gathered(keys, groups.first), hashes[groups.first]
         found, values = self._seen.get_many(each, each_hash)
         # The last time up to which rows are duplicates.
-        until = np.where(found, filled(values.column("__time")) + within, np.iinfo(np.int64).min)
+        until = np.where(found, nulls_filled(values.column("__time")) + within, np.iinfo(np.int64).min)
         before = until.copy()
         passed: list[Ints] = []
         left = np.arange(len(times))
@@ -109,7 +109,7 @@ class DropDuplicates(Operator):
             keys = due.select(self._by)
             found, values = self._seen.get_many(keys)
             # A key of which another row passed since is forgotten later.
-            over = found & (filled(values.column("__time")) + 2 * self._within <= due.column(DUE).to_numpy())
+            over = found & (nulls_filled(values.column("__time")) + 2 * self._within <= due.column(DUE).to_numpy())
             self._seen.delete_many(keep(keys, over))
         timers.advance(time)
         yield from ()

@@ -35,7 +35,7 @@ from penstock.operators.aggregate import ROWS_COLUMN, WINDOW_COLUMN, KeyedAggreg
 from penstock.operators.groups import Groups, group_rows
 from penstock.operators.operator import CHANGE_COLUMN, LATE, MAIN, PANE_COLUMN, TIME_COLUMN, Origin, Out, as_times, keep, times_of
 from penstock.operators.triggering import BIG, compile_trigger
-from penstock.state.columns import gathered
+from penstock.state.columns import SPAN_FEW, gathered, nulls_filled
 from penstock.state.keygroups import canonical_keys, groups_of, hash_keys
 from penstock.state.table import KeyedTable
 from penstock.state.timers import DUE, TimerTable
@@ -137,7 +137,7 @@ class PaneAggregate(KeyedAggregate):
 
     def _refuse(self, batch: pa.RecordBatch, good: Bools, origin: Origin | None) -> Iterator[Out]:
         """Rows that fail do not count, in none of their windows: they are no longer good."""
-        _, bad = self._accumulators.partial(batch, self._names)
+        bad = self._accumulators.failing(batch, self._names)
         if bad is not None and (bad & good).any():
             yield from self._letters(batch, np.flatnonzero(bad & good), origin)
             good &= ~bad
@@ -475,7 +475,7 @@ def with_windows(batch: pa.RecordBatch, starts: Ints, ends: Ints) -> pa.RecordBa
 
 def filled_numbers(column: pa.Array, missing: int) -> Ints:
     """A column of numbers that can be written to, nulls filled."""
-    return np.array(column.fill_null(missing).to_numpy(zero_copy_only=False), np.int64)
+    return np.array(nulls_filled(column, missing), np.int64)
 
 
 def take(batch: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
@@ -493,6 +493,9 @@ def replaced(batch: pa.RecordBatch, at: Ints, rows: pa.RecordBatch) -> pa.Record
     """The batch with the rows at these places replaced."""
     if not batch.num_columns or not len(at):
         return batch
+    if len(at) == batch.num_rows <= SPAN_FEW and at.tolist() == list(range(len(at))):  # all of them
+        arrays = [exactly(new, kind) for new, kind in zip(rows.columns, batch.schema.types, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
     order = np.arange(batch.num_rows)
     order[at] = batch.num_rows + np.arange(len(at))
     taken = pa.array(order)

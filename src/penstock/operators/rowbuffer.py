@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.groups import Groups, group_pairs, group_rows
-from penstock.state.columns import gathered
+from penstock.state.columns import gathered, nulls_filled
 from penstock.state.keygroups import hash_keys
 from penstock.state.table import KeyedTable
 
@@ -96,7 +96,7 @@ class RowBuffer:
         """Keep rows. Returns the place of each (key, bucket, number), and the buckets that there were not before."""
         places, groups = distinct_places(keys, buckets)
         found, values = self._buckets.get_many(places.columns, places.hashes)
-        before = np.where(found, filled(values.column("__rows")), 0)
+        before = np.where(found, nulls_filled(values.column("__rows")), 0)
         numbers = before[groups.of] + groups.rank
         self._buckets.put_many(places.columns, pa.record_batch([pa.array(before + groups.count)], ["__rows"]), places.hashes)
         each = with_columns(keys.columns, {BUCKET: buckets, NUMBER: numbers})
@@ -106,7 +106,7 @@ class RowBuffer:
     def counts(self, places: Places) -> Ints:
         """How many rows each bucket was given."""
         found, values = self._buckets.get_many(places.columns, places.hashes)
-        return np.where(found, filled(values.column("__rows")), 0)
+        return np.where(found, nulls_filled(values.column("__rows")), 0)
 
     def fetch(self, places: Places, counts: Ints | None = None) -> Stored:
         """All rows of some places; `counts` if the caller has asked for them."""
@@ -183,8 +183,3 @@ def with_columns(batch: pa.RecordBatch, columns: dict[str, Ints]) -> pa.RecordBa
     """The batch with columns of numbers added."""
     arrays = [*batch.columns, *(pa.array(values, pa.int64()) for values in columns.values())]
     return pa.RecordBatch.from_arrays(arrays, names=[*batch.schema.names, *columns])
-
-
-def filled(column: pa.Array) -> Ints:
-    """Numbers, 0 for null."""
-    return np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False), np.int64)

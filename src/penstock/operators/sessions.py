@@ -36,7 +36,7 @@ from penstock.operators.panes import (
     with_windows,
 )
 from penstock.operators.triggering import BIG
-from penstock.state.columns import gathered
+from penstock.state.columns import gathered, nulls_filled
 from penstock.state.keygroups import canonical_keys
 from penstock.state.table import KeyedTable
 from penstock.state.timers import DUE
@@ -58,7 +58,7 @@ class SessionAggregate(PaneAggregate):
 
     def process(self, batch: pa.RecordBatch, origin: Origin | None) -> Iterator[Out]:
         """Merge rows into sessions: all at once where their order does not matter."""
-        _, bad = self._accumulators.partial(batch, self._names)
+        bad = self._accumulators.failing(batch, self._names)
         if bad is not None and bad.any():
             yield from self._letters(batch, np.flatnonzero(bad), origin)
             batch = keep(batch, ~bad)
@@ -70,6 +70,8 @@ class SessionAggregate(PaneAggregate):
 
     def _turns(self, rows: pa.RecordBatch, alone_late: Bools) -> Ints:
         """When each row is taken: all at once, but for keys for which the order of their rows matters."""
+        if self._once and not alone_late.any():  # as almost always
+            return np.zeros(len(alone_late), np.int64)
         groups = group_rows(rows, self._names)
         if self._by_rows:
             return groups.rank
@@ -229,7 +231,7 @@ class SessionAggregate(PaneAggregate):
         """The open sessions of keys: whose, start and end; in the order of keys."""
         found, values = self._sessions.get_many(keys)
         one = np.flatnonzero(found)
-        starts, ends = (values.column(name).fill_null(0).to_numpy()[one] for name in ("__start", "__end"))
+        starts, ends = (nulls_filled(values.column(name))[one] for name in ("__start", "__end"))
         more = values.column("__more_starts")
         if more.null_count == len(more):
             return one, starts, ends

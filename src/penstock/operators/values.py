@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from penstock.expr.listed import CHUNK, CHUNKS, COUNTS, SIZE_FIELDS, SIZES, Apart, Listed
 from penstock.expr.segments import list_array
-from penstock.operators.rowbuffer import Bools, Hashes, Ints, filled
-from penstock.state.columns import gathered
+from penstock.operators.rowbuffer import Bools, Hashes, Ints
+from penstock.state.columns import gathered, nulls_filled
 from penstock.state.keygroups import hash_keys
 from penstock.state.table import KeyedTable
 
@@ -76,7 +76,7 @@ class ValueStore:
                 new = values if len(fresh) == len(found) else gathered(values, fresh)
                 self._counts.put_many(new, _rows_without_columns(len(fresh)), routing[fresh])
             return fresh, wrong
-        old = np.where(found, filled(before.column(0)), 0)
+        old = np.where(found, nulls_filled(before.column(0)), 0)
         total = old + apart.counts
         wrong[apart.owners[total < 0]] = True
         total = np.maximum(total, 0)
@@ -184,7 +184,7 @@ class ValueStore:
     def _load(self, keys: pa.RecordBatch, hashes: Hashes) -> Ints:
         """The sizes of keys: a row per column of the table; 0 where there is nothing."""
         _, rows = self._sizes.get_many(keys, hashes)
-        return np.array([filled(column) for column in rows.columns])
+        return np.array([nulls_filled(column) for column in rows.columns])
 
     def _save(self, keys: pa.RecordBatch, hashes: Hashes, sizes: Ints) -> None:
         rows = pa.RecordBatch.from_arrays([pa.array(each) for each in sizes], schema=self._sizes.spec.values)

@@ -33,6 +33,7 @@ __all__ = [
     "gathered",
     "grown",
     "key_list",
+    "nulls_filled",
     "slot_dtype",
     "span",
     "validity",
@@ -71,8 +72,24 @@ def validity(array: pa.Array) -> Bools | None:
     """Which rows are not null; None if all are."""
     if array.null_count == 0:
         return None
-    valid: Bools = array.is_valid().to_numpy(zero_copy_only=False)
-    return valid
+    bitmap = array.buffers()[0]
+    if bitmap is None:  # of types that say it elsewhere
+        valid: Bools = array.is_valid().to_numpy(zero_copy_only=False)
+        return valid
+    return _bits(bitmap, array.offset, len(array))
+
+
+def _bits(buffer: pa.Buffer, offset: int, count: int) -> Bools:
+    """Some of the bits of a buffer."""
+    first, skip = divmod(offset, 8)
+    packed = np.frombuffer(buffer, np.uint8)[first : first + (skip + count + 7) // 8]
+    return np.unpackbits(packed, bitorder="little")[skip : skip + count].view(np.bool_)
+
+
+def nulls_filled(column: pa.Array, missing: int = 0) -> Ints:
+    """Numbers of 64 bits, with `missing` for null; nobody may write to them."""
+    values, valid = fixed_values(column), validity(column)
+    return values if valid is None else np.where(valid, values, missing)
 
 
 def fixed_values(array: pa.Array, dtype: np.dtype[Any] | None = None) -> Values:
@@ -83,11 +100,7 @@ def fixed_values(array: pa.Array, dtype: np.dtype[Any] | None = None) -> Values:
         return np.empty(0, dtype)
     buffer = array.buffers()[1]
     if dtype.kind == "b":
-        bits = np.frombuffer(buffer, np.uint8)
-        first = array.offset // 8
-        skip = array.offset - first * 8
-        packed = bits[first : first + (skip + len(array) + 7) // 8]
-        return np.unpackbits(packed, bitorder="little")[skip : skip + len(array)].astype(np.bool_)
+        return _bits(buffer, array.offset, len(array))
     return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
 
 
