@@ -60,6 +60,10 @@ NAIVE = Fix("value.zone", "Say its zone. Write: datetime(2026, 1, 31, 12, 30, tz
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FEW = 64
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+_PLAIN = frozenset(kind.id for kind in (*_INTEGERS, pa.float16(), pa.float32(), pa.float64()))
+"""Kinds of numbers, by Arrow's own numbers for them. Of few Arrow makes Python's fastest, of many numpy does."""
 
 _PYTHON_TYPES: dict[Any, pa.DataType] = {
     bool: pa.bool_(),
@@ -465,19 +469,19 @@ def to_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
 def to_values(column: pa.Array) -> list[Any]:
     """The values of an array for Python: `to_pylist`, but faster for what is common, and maps are dicts, also inside of others."""
     kind = column.type
+    if kind.id in _PLAIN:
+        fast: list[Any] = column.to_numpy().tolist() if len(column) > _FEW and not column.null_count else column.to_pylist()
+        return fast
     if pa.types.is_dictionary(kind):
         values = np.fromiter([*to_values(column.dictionary), None], object)
         numbers = pc.fill_null(column.indices, len(values) - 1) if column.null_count else column.indices
         shared: list[Any] = values[numbers.to_numpy()].tolist()
         return shared
     if pa.types.is_timestamp(kind) and kind.tz == "UTC":
-        micros = to_values(column.cast(pa.timestamp("us", tz="UTC"), safe=False).cast(pa.int64()))
+        micros = to_values((column if kind.unit == "us" else column.cast(_TIMESTAMP, safe=False)).view(pa.int64()))
         return [None if us is None else _EPOCH + timedelta(microseconds=us) for us in micros]
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         column = column.cast(pa.timestamp("us", tz=kind.tz), safe=False)
-    if column.null_count == 0 and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        fast: list[Any] = column.to_numpy().tolist()
-        return fast
     listed: list[Any] = column.to_pylist()
     with_dicts = _with_dicts(kind) if pa.types.is_nested(kind) else None
     return listed if with_dicts is None else with_dicts(listed)
@@ -559,6 +563,7 @@ def shown(value: pa.Scalar) -> Any:
     return f"{np.datetime64(value.value, unit)}{'+00:00' if pa.types.is_timestamp(kind) and kind.tz else ''}"
 
 
+@functools.lru_cache(maxsize=1024)
 def _accepted(found: pa.DataType) -> tuple[type, ...]:
     """The Python types whose values mean what they say in a column of this type; () is anything."""
     checks: list[tuple[Any, tuple[type, ...]]] = [

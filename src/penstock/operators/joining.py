@@ -6,6 +6,7 @@ event time as a number, `__time`. Whether a row of a pair has just come or was k
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,11 +33,15 @@ class Side:
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows as they are kept."""
-        names = [f"row.{name}" for name in self.kept]
         arrays = [batch.column(name) for name in self.kept]
-        if TIME_COLUMN in batch.schema.names:
-            return pa.RecordBatch.from_arrays([*arrays, batch.column(TIME_COLUMN).view(pa.int64())], names=[*names, "__time"])
-        return pa.RecordBatch.from_arrays([*arrays, pa.array(np.zeros(batch.num_rows, np.int64))], names=[*names, "__time"])
+        timed = batch.schema.get_field_index(TIME_COLUMN) >= 0
+        arrays.append(batch.column(TIME_COLUMN).view(pa.int64()) if timed else pa.array(np.zeros(batch.num_rows, np.int64)))
+        return pa.RecordBatch.from_arrays(arrays, names=self.stored)
+
+    @functools.cached_property
+    def stored(self) -> list[str]:
+        """What the columns are called in state."""
+        return [*(f"row.{name}" for name in self.kept), "__time"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class Join(Operator):
 
     def _keys(self, side: int, batch: pa.RecordBatch) -> Keys:
         """The keys of rows, by the left side's names."""
-        return Keys(canonical_keys(batch, self._sides[side].keys).rename_columns(list(self._joined.keys)))
+        return Keys(canonical_keys(batch, self._sides[side].keys, self._joined.keys))
 
     @property
     def _timers(self) -> TimerTable:
@@ -85,7 +90,10 @@ class Join(Operator):
 
     def _floors(self, keys: Keys) -> Ints:
         """How far time is for each key."""
-        return self._timers.floor_of(groups_of(keys.hashes, self._max_parallelism))
+        timers = self._timers
+        if timers.floor_min == timers.floor_max:  # as almost always: no need to know whose key is where
+            return np.full(len(keys), timers.floor_max)
+        return timers.floor_of(groups_of(keys.hashes, self._max_parallelism))
 
     def _set_late_aside(self, side: int, batch: pa.RecordBatch, late: Bools) -> Iterator[Out]:
         rows = keep(batch, late)

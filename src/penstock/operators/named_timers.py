@@ -101,15 +101,16 @@ class NamedTimers:
 
     def _write(self) -> None:
         places = list(self._changed)
-        keys = self._scope.keys.take(pa.array([at for at, _ in places], pa.int64()))
+        keys = gathered(self._scope.keys, [at for at, _ in places])
         arrays = [*keys.columns, pa.array([name for _, name in places], pa.string())]
         rows = pa.RecordBatch.from_arrays(arrays, names=[*self._names, TIMER])
-        there = np.array([self._changed[place] is not None for place in places])
         pending = [value for value in self._changed.values() if value is not None]
-        if not there.all():
+        kept = rows
+        if len(pending) < len(places):
+            there = np.array([self._changed[place] is not None for place in places])
             self._table.delete_many(rows.filter(pa.array(~there)))
-        if pending:
             kept = rows.filter(pa.array(there))
+        if pending:
             columns = [pa.array(list(column), pa.int64()) for column in zip(*pending)]
             self._table.put_many(kept, pa.RecordBatch.from_arrays(columns, names=list(VALUES)))
             fresh = np.array([value[0] for value in pending], np.int64)

@@ -149,7 +149,7 @@ class Process(Operator):
             yield from self._run([_Work(batch, groups.of, side, origin, self._timed)])
 
     def _canonical(self, batch: pa.RecordBatch, side: Input) -> pa.RecordBatch:
-        return canonical_keys(batch, side.keys).rename_columns(self._names)
+        return canonical_keys(batch, side.keys, self._names)
 
     def _broadcast(self, batch: pa.RecordBatch, side: Input, origin: Origin | None) -> Iterator[Out]:
         """No key is current, so states by key cannot be used; what is sent, every task would send."""
