@@ -14,6 +14,8 @@ stand in a *chunk*.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -26,6 +28,7 @@ __all__ = ["TextColumn", "column_for"]
 Words = npt.NDArray[np.uint64]
 
 _INLINE = 12
+_FEW = 8
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _CHUNK_MIN = 1 << 16
@@ -77,7 +80,11 @@ class TextColumn(Column):
 
     def given(self, array: pa.Array) -> Given:
         """A column to compare slots with: its views, of which those of long strings point into the column's own buffers."""
-        views, valid = array.cast(self._view_type), validity(array)
+        valid = validity(array)
+        if len(array) <= _FEW:
+            words = _words_of_few(array)
+            return Given(array, words if valid is None else np.where(valid[:, None], words, np.uint64(0)), valid)
+        views = array.cast(self._view_type)
         words = np.frombuffer(views.buffers()[1] or b"", np.uint64).reshape(-1, 2)[views.offset : views.offset + len(views)]
         return Given(array, words if valid is None else np.where(valid[:, None], words, np.uint64(0)), valid)
 
@@ -129,6 +136,20 @@ class TextColumn(Column):
                 self._chunks.append(data)
         self._chunks.append(np.empty(max(size, _CHUNK_MIN, min(live, _CHUNK_MAX)), np.uint8))
         self._end = 0
+
+
+def _words_of_few(array: pa.Array) -> Words:
+    """The two words of each string (0 for where a long one stands): of few, quicker than to have Arrow make views."""
+    if not len(array):
+        return np.empty((0, 2), np.uint64)
+    _, offsets, data = array.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4).tolist()
+    read, words = memoryview(data or b""), []
+    for start, end in itertools.pairwise(ends):
+        size = end - start
+        words.append(size | int.from_bytes(read[start : min(start + 4, end)], "little") << 32)
+        words.append(int.from_bytes(read[start + 4 : end], "little") if 4 < size <= _INLINE else 0)
+    return np.array(words, np.uint64).reshape(-1, 2)
 
 
 def _bytes(array: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
