@@ -107,6 +107,9 @@ class PaneAggregate(KeyedAggregate):
         self._timers: TimerTable = self.states["timers"]
         self._alarms: TimerTable | None = self.states.get("alarms")
         self._keys = self._panes.spec.keys.names
+        self._columns = self._panes.spec.values.names
+        self._kept = [f.name for f in self._accumulators.fields]
+        self._sent_before = [name for name in self._columns if name.startswith("__sent.")]
         self._machine = compile_trigger(rules.trigger)
         self._output = output
         self._forever = isinstance(rules.shape, Running)
@@ -163,6 +166,8 @@ class PaneAggregate(KeyedAggregate):
 
     def _floors(self, keys: pa.RecordBatch) -> Ints:
         """How far time is for each key."""
+        if self._timers.floor_min == self._timers.floor_max:  # as almost always: only a rescale makes them differ
+            return np.full(keys.num_rows, self._timers.floor_max)
         return self._timers.floor_of(groups_of(hash_keys(keys.select(self._names)), self._max_parallelism))
 
     def _work(self, windowed: pa.RecordBatch) -> Iterator[Out]:
@@ -205,9 +210,10 @@ class PaneAggregate(KeyedAggregate):
         if rows.num_rows:
             partial = self._folded(rows.append_column(PAIR, pa.array(pairs)))
             at = partial.column(PAIR).to_numpy()
-            fields = [f.name for f in self._accumulators.fields]
-            old = panes.values.take(pa.array(at, mask=~panes.filled[at]))  # null where there is nothing yet
-            merged, wrong = self._keeping.combine(gathered(panes.keys, at), old, panes.filled[at], partial.select(fields))
+            there = panes.filled[at]
+            # Null where there is nothing yet.
+            old = gathered(panes.values, at) if there.all() else panes.values.take(pa.array(at, mask=~there))
+            merged, wrong = self._keeping.combine(gathered(panes.keys, at), old, there, partial.select(self._kept))
             panes.live[at] += partial.column(ROWS_COLUMN).to_numpy()
             if self._rules.retracts:
                 merged = self._checked(panes, at, merged, wrong)
@@ -398,17 +404,17 @@ class PaneAggregate(KeyedAggregate):
     def _load(self, keys: pa.RecordBatch, ends: Ints | None = None) -> Panes:
         """Panes as the state has them; fresh ones, with these ends, where it has none."""
         found, values = self._panes.get_many(keys)
-        numbers = {name: filled_numbers(values.column(f"__pane.{name}"), BIG if name == "alarm" else 0) for name in NUMBERS}
+        columns = dict(zip(self._columns, values.columns, strict=True))
+        numbers = {name: filled_numbers(columns[f"__pane.{name}"], BIG if name == "alarm" else 0) for name in NUMBERS}
         if ends is not None:
             numbers["end"] = np.where(found, numbers["end"], ends)
         elif END_COLUMN in self._keys:
             numbers["end"] = keys.column(END_COLUMN).to_numpy().copy()
         trigger = self._machine.fresh(keys.num_rows)
         for row in range(self._machine.width):
-            trigger[row] = np.where(found, filled_numbers(values.column(f"__trigger.{row}"), 0), trigger[row])
+            trigger[row] = np.where(found, filled_numbers(columns[f"__trigger.{row}"], 0), trigger[row])
         panes = Panes(keys, keys.column(WINDOW_COLUMN).to_numpy(), found, numbers, trigger)
-        panes.values = values.select([f.name for f in self._accumulators.fields])
-        panes.before = values.select([name for name in values.schema.names if name.startswith("__sent.")])
+        panes.values, panes.before = values.select(self._kept), values.select(self._sent_before)
         panes.filled = found & ((panes.new > 0) if self._rules.emit == "delta" else True)
         if not self._forever:
             panes.passed = panes.end - 1 <= self._floors(keys)

@@ -163,10 +163,15 @@ class SessionAggregate(PaneAggregate):
         trigger = self._machine.merge(old.trigger, into, len(begin), passed) if len(into) else self._machine.fresh(len(begin))
         new = Panes(keys, begin, np.zeros(len(begin), np.bool_), numbers, trigger)
         new.passed = passed
+        if len(old) == len(new) and (stays & old.filled).all() and into.tolist() == list(range(len(new))):
+            # Nothing but their ends changed, as of most: what they hold stays where it is.
+            new.values, new.filled, new.before = old.values, old.filled.copy(), old.before
+            return new
         new.values, new.filled = self._merge_values(old, into, new, stays)
         new.before = nulls(old.before.schema, len(begin))
         new.before = replaced(new.before, into[stays], old.before.filter(pa.array(stays)))
-        self._panes.delete_many(old.keys.filter(pa.array(~stays)))
+        if not stays.all():
+            self._panes.delete_many(keep(old.keys, ~stays))
         return new
 
     def _merge_values(self, old: Panes, into: Ints, new: Panes, stays: Bools) -> tuple[pa.RecordBatch, Bools]:
@@ -243,6 +248,11 @@ class SessionAggregate(PaneAggregate):
 
     def _remember(self, keys: pa.RecordBatch, lengths: Ints, starts: Ints, ends: Ints) -> None:
         """The open sessions of keys from now on; those of a key stand together, in the order of keys."""
+        kinds = self._sessions.spec.values.types
+        if len(starts) == len(lengths) and (lengths == 1).all():  # one each, as almost always
+            columns = [pa.array(starts), pa.array(ends), pa.nulls(len(starts), kinds[2]), pa.nulls(len(starts), kinds[3])]
+            self._sessions.put_many(keys, pa.RecordBatch.from_arrays(columns, names=self._sessions.spec.values.names))
+            return
         some = np.flatnonzero(lengths)
         if len(some) < len(lengths):
             self._sessions.delete_many(keys.filter(pa.array(lengths == 0)))

@@ -108,6 +108,7 @@ class KeyedTable:
         self.max_parallelism = max_parallelism
         self._schema = spec.schema
         self._values_schema = pa.schema(list(self._schema)[len(spec.keys) + 3 :])
+        self._value_types = spec.values.types
         self._slots_max = slots_max
         self._lasting = lasting
         self._expires = -1 if spec.expires is None else spec.values.get_field_index(spec.expires)
@@ -245,7 +246,7 @@ class KeyedTable:
         rows = None if twins is None else twins.last
         if rows is not None:
             found, changed = found[rows], [each[rows] for each in changed]
-        return Changed(rows, found, self.spec.values.types, changed)
+        return Changed(rows, found, self._value_types, changed)
 
     def delete_many(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> None:
         """Remove keys; those that are not there are none the worse for it."""
