@@ -95,7 +95,7 @@ class DropDuplicates(Operator):
         if not len(changed):
             return np.empty(0, np.int64)
         some, some_hash = gathered(each, changed), each_hash[changed]
-        self._seen.put_many(some, pa.record_batch([pa.array(until[changed] - within)], ["__time"]), some_hash)
+        self._seen.put_many(some, pa.RecordBatch.from_arrays([pa.array(until[changed] - within)], ["__time"]), some_hash)
         # A row that is not late may still come within `within` of the last moment at which it would be a duplicate.
         timers.add(until[changed] + within, some, some_hash)
         return np.sort(np.concatenate(passed))

@@ -20,10 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.groups import Groups, group_pairs, group_rows
-from penstock.state.columns import gathered, nulls_filled
+from penstock.state.columns import fixed_array, gathered, nulls_filled
 from penstock.state.keygroups import hash_keys
 from penstock.state.table import KeyedTable
 
+INT64 = pa.int64()
 BUCKET, NUMBER = "__bucket", "__n"
 PAIRS_MAX = 262_144
 
@@ -98,7 +99,8 @@ class RowBuffer:
         found, values = self._buckets.get_many(places.columns, places.hashes)
         before = np.where(found, nulls_filled(values.column("__rows")), 0)
         numbers = before[groups.of] + groups.rank
-        self._buckets.put_many(places.columns, pa.record_batch([pa.array(before + groups.count)], ["__rows"]), places.hashes)
+        counts = pa.RecordBatch.from_arrays([pa.array(before + groups.count)], ["__rows"])
+        self._buckets.put_many(places.columns, counts, places.hashes)
         each = with_columns(keys.columns, {BUCKET: buckets, NUMBER: numbers})
         self._rows.put_many(each, rows.select(self.values), keys.hashes)
         return each, places.take(np.flatnonzero(~found))
@@ -181,5 +183,5 @@ def pairs(rows: Ints, places: Ints, stored: Stored, limit: int = PAIRS_MAX) -> I
 
 def with_columns(batch: pa.RecordBatch, columns: dict[str, Ints]) -> pa.RecordBatch:
     """The batch with columns of numbers added."""
-    arrays = [*batch.columns, *(pa.array(values, pa.int64()) for values in columns.values())]
+    arrays = [*batch.columns, *(fixed_array(INT64, np.ascontiguousarray(values, np.int64), None) for values in columns.values())]
     return pa.RecordBatch.from_arrays(arrays, names=[*batch.schema.names, *columns])
