@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest import mock
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from penstock import windows
+from penstock import shapes, windows
 from penstock.errors import PlanError, RowError
 from penstock.windows import TIME_MAX, TIME_MIN, Custom, WindowShape, closing, running, session, shape_of, sliding, tumbling
 
@@ -324,11 +325,13 @@ def test_a_short_window_within_a_long_one_does_not_hide_its_end() -> None:
     assert (groups.tolist(), starts.tolist(), ends.tolist()) == ([0, 0, 0], [0], [100])
 
 
-@given(st.lists(st.tuples(st.integers(-2, 2), st.integers(-30, 30), st.integers(1, 12)), max_size=14))
-def test_sessions_merge_as_if_any_two_that_meet_were_joined(protos: list[tuple[int, int, int]]) -> None:
+@pytest.mark.parametrize("few", [-1, 64])
+@given(protos=st.lists(st.tuples(st.integers(-2, 2), st.integers(-30, 30), st.integers(1, 12)), max_size=14))
+def test_sessions_merge_as_if_any_two_that_meet_were_joined(few: int, protos: list[tuple[int, int, int]]) -> None:
     keys, spans = [key for key, _, _ in protos], [(start, start + length) for _, start, length in protos]
     columns = [np.array(column, np.int64) for column in (keys, [a for a, _ in spans], [b for _, b in spans])]
-    groups, starts, ends = windows.Session.merge(*columns)
+    with mock.patch.object(shapes, "_FEW", few):
+        groups, starts, ends = windows.Session.merge(*columns)
     expected = meeting(keys, spans)
     assert sorted(map(sorted, expected)) == sorted(np.flatnonzero(groups == g).tolist() for g in range(len(starts)))
     for members in expected:

@@ -8,11 +8,13 @@ row per key at each barrier for streams that update; and the same counts of late
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,8 +23,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock as pen
-from penstock import col, triggers
+from penstock import col, shapes, triggers
+from penstock.expr import quickgroups
+from penstock.operators import groups, operator
+from penstock.operators import panes as panes_module
+from penstock.runtime import dealing
 from penstock.runtime.assemble import BUILDERS
+from penstock.state import columns, index, keygroups, overlay, texts, twins
 from penstock.state.table import KeyedTable
 from runtime.rig import Collect, Cut, Rig, hand, table
 
@@ -632,6 +639,31 @@ def test_cutting_rows_into_other_batches_changes_nothing(name: str) -> None:
     @given(scripts(kind.timed), st.lists(st.integers(0, 59), min_size=1, max_size=40))
     def check(script: list[Step], numbers: list[int]) -> None:
         compare(kind, run(kind, script, Cutting(numbers)), run(kind, script))
+
+    check()
+
+
+WAYS_OF_FEW = [
+    *((module, "SPAN_FEW") for module in (columns, operator, panes_module, index)),
+    *((module, "_FEW") for module in (keygroups, twins, texts, shapes)),
+    *((module, "FEW") for module in (groups, overlay)),
+    *((module, "FEW_ROWS") for module in (quickgroups, dealing)),
+]
+"""Where few rows are worked on in another way than many."""
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in ("partial", "write")])
+def test_few_rows_give_what_they_would_if_they_were_worked_on_as_many_are(name: str) -> None:
+    kind = KINDS[name]
+
+    @settings(max_examples=max(kind.examples // 5, 1), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(scripts(kind.timed), st.lists(st.integers(0, 59), min_size=1, max_size=40))
+    def check(script: list[Step], numbers: list[int]) -> None:
+        with contextlib.ExitStack() as stack:
+            for module, constant in WAYS_OF_FEW:
+                stack.enter_context(mock.patch.object(module, constant, -1))
+            as_many = run(kind, script, Cutting(numbers))
+        compare(kind, as_many, run(kind, script, Cutting(numbers)))
 
     check()
 

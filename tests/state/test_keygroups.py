@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PlanError, RowError
-from penstock.state import xxh64
+from penstock.state import keygroups, xxh64
 from penstock.state.keygroups import (
     HASH_ID,
     canonical_keys,
@@ -140,8 +141,10 @@ def test_hash_and_group_of_every_golden_key(entry: dict[str, Any]) -> None:
     assert groups_of(hashes, 128).tolist() == [entry["group_of_128"]]
 
 
+@pytest.mark.parametrize("few", [-1, 32])
 @pytest.mark.parametrize("type", sorted(SAMPLES))
-def test_a_whole_column_and_a_slice_of_it_hash_alike(type: str) -> None:
+def test_a_whole_column_and_a_slice_of_it_hash_alike(type: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keygroups, "_FEW", few)
     values = SAMPLES[type] * 3
     wanted = [vector((type,), (value,))["hash"] for value in values]
     batch = keys(array(type, values))
@@ -150,8 +153,14 @@ def test_a_whole_column_and_a_slice_of_it_hash_alike(type: str) -> None:
     assert signed(hash_keys(batch.slice(2, 0))) == []
 
 
-@given(st.lists(st.tuples(st.none() | st.text(max_size=80), st.none() | st.integers(-(2**63), 2**63 - 1)), max_size=20))
-def test_rows_of_two_columns_hash_as_they_would_alone(rows: list[tuple[str | None, int | None]]) -> None:
+@pytest.mark.parametrize("few", [-1, 32])
+@given(rows=st.lists(st.tuples(st.none() | st.text(max_size=80), st.none() | st.integers(-(2**63), 2**63 - 1)), max_size=20))
+def test_rows_of_two_columns_hash_as_they_would_alone(few: int, rows: list[tuple[str | None, int | None]]) -> None:
+    with mock.patch.object(keygroups, "_FEW", few):
+        hash_together_and_alone(rows)
+
+
+def hash_together_and_alone(rows: list[tuple[str | None, int | None]]) -> None:
     rows = [row for row in rows if row[0] is None or row[0].isprintable()]
     batch = keys(array("string", [a for a, _ in rows]), array("int64", [b for _, b in rows]))
     assert signed(hash_keys(batch)) == [vector(("string", "int64"), row)["hash"] for row in rows]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -17,9 +19,15 @@ some_text = st.none() | st.sampled_from(
 )
 
 
+@pytest.mark.parametrize("few", [-1, 8])
 @given(puts=st.lists(st.lists(st.tuples(st.integers(0, SLOTS - 1), some_text), max_size=6), max_size=12), binary=st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_a_column_holds_what_was_put_last(puts: list[list[tuple[int, str | None]]], binary: bool) -> None:
+def test_a_column_holds_what_was_put_last(few: int, puts: list[list[tuple[int, str | None]]], binary: bool) -> None:
+    with mock.patch.object(texts, "_FEW", few):
+        put_and_compare(puts, binary)
+
+
+def put_and_compare(puts: list[list[tuple[int, str | None]]], binary: bool) -> None:
     type = pa.binary() if binary else pa.string()
     column = column_for(type)
     column.grow(SLOTS // 2)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.state import twins as twins_module
 from penstock.state.inplace import KNOWN, change
 from penstock.state.twins import _PLACES, Twins
 
@@ -16,14 +18,16 @@ slots_ = st.builds(lambda near, far: near + far * _PLACES, st.integers(0, 3), st
 some_slots = st.lists(st.one_of(slots_, st.integers(0, 200), st.just(-1)), max_size=60)
 
 
+@pytest.mark.parametrize("few", [-1, 64])
 @given(batches=st.lists(some_slots, min_size=1, max_size=4))
 @settings(max_examples=200, deadline=None)
-def test_rows_that_share_a_slot_are_found_whatever_was_asked_before(batches: list[list[int]]) -> None:
+def test_rows_that_share_a_slot_are_found_whatever_was_asked_before(few: int, batches: list[list[int]]) -> None:
     twins = Twins()
     for slots in batches:
         shared = [row for row, slot in enumerate(slots) if slots.count(slot) > 1]
         last = [row for row, slot in enumerate(slots) if slot not in slots[row + 1 :]]
-        found = twins.of(np.array(slots, np.int64))
+        with mock.patch.object(twins_module, "_FEW", few):
+            found = twins.of(np.array(slots, np.int64))
         if found is None:
             assert not shared
             continue

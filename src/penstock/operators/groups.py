@@ -63,7 +63,7 @@ def group_pairs(codes: Ints, others: Ints) -> Groups:
     if len(codes) <= FEW:
         return _of_few(list(zip(codes.tolist(), others.tolist())))
     places = np.unique(others, return_inverse=True)[1].reshape(-1)
-    return numbered(codes * (int(places.max()) + 1) + places)
+    return numbered(codes * (int(places.max()) + 1 if len(places) else 1) + places)
 
 
 def numbered(codes: Ints) -> Groups:
