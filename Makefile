@@ -56,7 +56,7 @@ strangers: $(STAMP)  ## a million greetings of strangers through the parsers, an
 soak-short: $(STAMP)  ## fifty real kills in both Spark runners
 	$(PY) tests/soak/soak.py --short
 
-bench: $(STAMP)  ## throughput, latency, recovery, back-pressure and scaling beside Structured Streaming, Flink and Bytewax; half an hour
+bench: $(STAMP)  ## throughput, latency, recovery, back-pressure, scaling and cores at steady rates beside Structured Streaming, Flink and Bytewax; forty minutes
 	$(PY) -m benchmarks.run
 
 bench-quick: $(STAMP)  ## the same in five minutes, less certain; and tests of the peers that must be fetched

@@ -61,7 +61,7 @@ def latency(rate: int, seconds: float, warm_s: float) -> dict[str, Any]:
     return {"rate": rate, "seconds": seconds, "verified": not note, "note": note, "memory": peak, **said}
 
 
-def java(words: dict[str, Any]) -> tuple[dict[str, Any], int]:
+def java(words: dict[str, Any], seconds_max: float = SECONDS_MAX) -> tuple[dict[str, Any], int]:
     """Run the job; what it wrote down, and the most memory it had."""
     classes = install.flink()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
@@ -73,5 +73,5 @@ def java(words: dict[str, Any]) -> tuple[dict[str, Any], int]:
         command = ["java", *HEAP, *opened, "-Dlog4j2.configurationFile=log4j2.properties", "-cp", classes, "Main"]
         command += [f"{name}={value}" for name, value in words.items()]
         environment = {**os.environ, "TZ": "UTC"}
-        used = processes.run_to_its_end("Flink's job", command, SECONDS_MAX, stdout=subprocess.DEVNULL, env=environment)
+        used = processes.run_to_its_end("Flink's job", command, seconds_max, stdout=subprocess.DEVNULL, env=environment)
         return json.loads(out.read_text()), used.memory

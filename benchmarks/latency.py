@@ -150,14 +150,21 @@ def lateness(folder: Path, rate: int) -> npt.NDArray[np.float64]:
     for file in sorted(folder.glob("*.i32")):  # those of a key are in one of them
         noted = np.fromfile(file, np.int32).reshape(-1, 3).astype(np.int64)
         key, total, newest = noted[np.argsort(noted[:, 0], kind="stable")].T  # the updates of a key in a row, and in order
-        before = np.where(np.diff(key, prepend=-1) != 0, 0, np.roll(total, 1))
-        fresh = total - before
-        # The rows that an update is the first to count, back from the newest one: 0, 1, ... fresh - 1.
-        which = np.repeat(np.arange(len(key)), fresh)
-        back = np.arange(len(which)) - np.repeat(np.cumsum(fresh) - fresh, fresh)
+        which, back = first_counted(key, total)
         warm = (total[which] - 1 - back) * KEYS < WARM_S * rate
         late.append(np.where(warm, np.nan, newest[which] + back * KEYS * 1e6 / rate))
     return np.concatenate(late)
+
+
+def first_counted(key: npt.NDArray[Any], total: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Of updates, those of a key in a row and in order: for each row the update that was the first to count it, and how many rows
+    of its key that update counted after it.
+    """
+    before = np.where(np.diff(key, prepend=-1) != 0, 0, np.roll(total, 1))
+    fresh = total - before
+    # The rows that an update is the first to count, back from the newest one: 0, 1, ... fresh - 1.
+    which = np.repeat(np.arange(len(key)), fresh)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(fresh) - fresh, fresh)
 
 
 def running_count(rate: int, seconds: float, folder: Path) -> pen.Pipeline:

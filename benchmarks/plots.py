@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.report import CURVES, LATENCIES, NAMES, TITLES, UNITS
+from benchmarks.report import CURVES, LATENCIES, NAMES, TITLES, UNITS, rate_of, rate_text
 
 ROOT = Path(__file__).parent.parent
 WIDTH, LEFT, BAR, GAP = 860, 240, 20, 6
 COLOUR_OF = {"continuous": "a", "microbatch": "b"}  # all peers are c
+LINE_OF = {"continuous": "a", "microbatch": "b", "local": "d", "flink": "c", "flink-latency": "c dash"}  # others are grey
+PANEL, LEGEND = 190, 22
 TIMES = {"p50_ms": ("a", "p50"), "p99_ms": ("c", "p99"), "p999_ms": ("d", "p99.9")}
 
 
@@ -22,7 +25,9 @@ def draw(results: list[dict[str, Any]]) -> dict[str, str]:
     rates = [result for result in results if result["case"] in TITLES]
     times = [result for result in results if result["case"] in LATENCIES]
     curves = [result for result in results if result["case"] == "scaling"]
+    steady = [result for result in results if result["case"] == "load"]
     drawn = {"throughput.svg": (throughput, rates), "latency.svg": (latency, times), "scaling.svg": (scaling, curves)}
+    drawn["load.svg"] = (load, steady)
     return {name: picture(found) for name, (picture, found) in drawn.items() if found}
 
 
@@ -75,6 +80,44 @@ def scaling(results: list[dict[str, Any]]) -> str:
             bar(picture, y, point["name"], point["cost"] / most, "a", f"{point['cost']:,.2f}")
             y += BAR + GAP
         y += 30
+    return str(picture.svg())
+
+
+def load(results: list[dict[str, Any]]) -> str:
+    """A panel per pipeline, a line per system: cores over the rate. Rates stand a factor of ten apart, with none and the flood at
+    the ends."""
+    points = [(each["pipeline"], result["system"], each["rate"], each["cores"]) for result in results for each in result["loads"]]
+    pipelines = list(dict.fromkeys(pipeline for pipeline, *_ in points))
+    rates = sorted({rate for _, _, rate, _ in points}, key=rate_of)
+    systems = list(dict.fromkeys(system for _, system, _, _ in points))
+    top = 50 + LEGEND * len(systems)
+    picture = pen().Picture("Cores in use over the rate, of Penstock and its peers", WIDTH, top + PANEL * len(pipelines))
+    for number, system in enumerate(systems):
+        line = 30 + LEGEND * number
+        picture.line(32, line - 5, 72, line - 5, f"{LINE_OF.get(system, 'axis')} thick")
+        picture.text(84, line, NAMES[system])
+    step = (WIDTH - LEFT - 60) / max(1, len(rates) - 1)
+    for panel, pipeline in enumerate(pipelines):
+        bottom = top + PANEL * (panel + 1) - 50
+        most = max(1.0, *(cores for each, _, _, cores in points if each == pipeline))
+        picture.text(16, bottom - PANEL + 90, f"{pipeline}: cores")
+        for share in (0.0, 0.5, 1.0):
+            y = bottom - share * (PANEL - 70)
+            picture.line(LEFT, y, LEFT + step * (len(rates) - 1), y, "axis dash" if share else "axis")
+            picture.text(LEFT - 50, y + 4, f"{share * most:.2f}", "quiet")
+        for number, rate in enumerate(rates):
+            picture.text(LEFT + step * number, bottom + 18, rate_text(rate), "quiet mid")
+        for system in systems:
+            at = [
+                (round(LEFT + step * rates.index(rate), 1), round(bottom - cores / most * (PANEL - 70), 1))
+                for each, whose, rate, cores in points
+                if (each, whose) == (pipeline, system)
+            ]
+            kind = LINE_OF.get(system, "axis")
+            for (x1, y1), (x2, y2) in pairwise(at):
+                picture.line(x1, y1, x2, y2, f"{kind} thick")
+            for x, y in at:
+                picture.dot(x, y, kind.split()[0])
     return str(picture.svg())
 
 

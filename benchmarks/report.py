@@ -13,9 +13,11 @@ ROOT = Path(__file__).parent.parent
 NAMES = {
     "continuous": "Penstock Continuous",
     "microbatch": "Penstock MicroBatch",
+    "local": "Penstock Local",
     "structured-streaming": "Structured Streaming",
     "flink": "Flink",
     "flink-two-phase": "Flink, two-phase",
+    "flink-latency": "Flink, buffer timeout 0",
     "bytewax": "Bytewax",
 }
 TITLES = {
@@ -127,9 +129,25 @@ PARTS = {
 }
 
 
+LOAD = """\
+Cores in use at a steady rate: processor time of all processes of a job per second. The pipelines are a running count over 100 keys;
+16 aggregates of one stream; sessions over 50 thousand keys, a count in windows and duplicates dropped; an interval join of two streams; a
+process function with state and timers; and a running count of JSON lines from files that appear in a folder. Two tasks, exactly once, a
+snapshot every second. A flood is as many rows as the system takes; how many that were stands beside its cores. *Behind* is a system
+that has more rows waiting at the end than one second brings. All results were checked. Flink runs with its default buffer timeout
+of 100 ms, and with one of 0.
+"""
+LATE = """\
+How late rows of the running count were, from the moment at which each is due: when its count was known, and when that was committed.
+Memory is the most that all processes had at one of three looks, with what earlier jobs have left to Java.
+"""
+
+
 def headline(result: dict[str, Any]) -> str:
     """A result in a few words."""
-    if "points" in result:
+    if "loads" in result:
+        found = ", ".join(f"{each['pipeline']} at {each['rate']}: {load_cell(each)}" for each in result["loads"])
+    elif "points" in result:
         found = ", ".join(f"{each['name']}: {each['cost']:,.2f}" for each in result["points"])
     elif "comparisons" in result:
         found = ", ".join(f"{each['name']} {each['ratio']}x" for each in result["comparisons"])
@@ -180,7 +198,53 @@ def markdown(results: list[dict[str, Any]], *, command: str, took_s: float, load
     found = [result for result in results if result["case"] == "state"]
     if found:
         lines += ["", "## Keyed state", "", STATE, *state(found)]
+    found = [result for result in results if result["case"] == "load"]
+    if found:
+        lines += ["", "## Cores at real rates", "", LOAD, *loads(found), "", "![cores by rate](pictures/benchmarks/load.svg)"]
     return "\n".join(lines) + "\n"
+
+
+def loads(results: list[dict[str, Any]]) -> list[str]:
+    """A table with a row per pipeline and rate and a column per system: cores; and below it how late rows are."""
+    systems = [result["system"] for result in results]
+    cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for result in results:
+        for each in result["loads"]:
+            cells.setdefault((each["pipeline"], each["rate"]), {})[result["system"]] = each
+    order = list(dict.fromkeys(pipeline for pipeline, _ in cells))
+    rows = sorted(cells.items(), key=lambda cell: (order.index(cell[0][0]), rate_of(cell[0][1])))
+    lines = ["| pipeline | rows/s | " + " | ".join(NAMES[system] for system in systems) + " |", "|" + "---|" * (len(systems) + 2)]
+    for (pipeline, rate), found in rows:
+        texts = [load_cell(found[system]) if system in found else "" for system in systems]
+        lines.append("| " + " | ".join([pipeline, rate_text(rate), *texts]) + " |")
+    late = [(rate, system, each) for (_, rate), found in rows for system, each in found.items() if "p50_ms" in each]
+    if late:
+        heads = ["rows/s", "system", "counted p50", "p99", "committed p50", "p99", "snapshots/s", "memory"]
+        lines += ["", LATE, "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+        for rate, system, each in late:
+            times = [f"{each[what]:,.1f} ms" for what in ("p50_ms", "p99_ms")]
+            times += [f"{each[what]:,.0f} ms" if what in each else "" for what in ("committed_p50_ms", "committed_p99_ms")]
+            texts = [rate_text(rate), NAMES[system], *times, f"{each['epochs_s']:.2f}", mebibytes(each)]
+            lines.append("| " + " | ".join(texts) + " |")
+    return lines
+
+
+def load_cell(found: dict[str, Any]) -> str:
+    """Cores of one point, and what else one has to know to read them."""
+    if "waiting" not in found:
+        return f"{found['cores']:.2f} ({found['rows_s'] / 1e6:.2f}M rows/s)"
+    before, after = found["waiting"]
+    return f"{found['cores']:.2f}" + (" (behind)" if after - before > rate_of(found["rate"]) else "")
+
+
+def rate_of(rate: str) -> float:
+    """Rows per second; a flood is more than any number."""
+    return float("inf") if rate == "flood" else float(rate)
+
+
+def rate_text(rate: str) -> str:
+    """A rate in a table."""
+    return rate if rate == "flood" else f"{int(rate):,}"
 
 
 def throughput(results: list[dict[str, Any]]) -> list[str]:

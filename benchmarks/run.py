@@ -1,8 +1,9 @@
 """Run the benchmarks and write down what came out: `python -m benchmarks.run`, or `make bench`.
 
-    python -m benchmarks.run                    # all of it, within half an hour; writes results/ and docs/benchmarks.md
+    python -m benchmarks.run                    # all of it, forty minutes; writes results/ and docs/benchmarks.md
     python -m benchmarks.run --quick            # five minutes; prints only, and leaves out what takes longer
     python -m benchmarks.run --case files --system microbatch --system flink
+    python -m benchmarks.run --case load --pipeline count --rate 100   # of the load sweep any pipeline at any rate, see load.py
 
 1. Each system of each case runs in a process of its own: its Java starts fresh, warms up on a smaller input (not counted), then
    runs the case several times. The median is the result.
@@ -20,11 +21,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import install, plots, report, scaling
+from benchmarks import install, load, plots, report, scaling
+from benchmarks.loadjobs import LOADS
 from benchmarks.state import PARTS
 from benchmarks.systems import THROUGHPUT
 from benchmarks.workload import Input
@@ -45,6 +48,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "values": ("local",),
     "json": ("decoders",),
     "state": PARTS,
+    "load": load.SYSTEMS,
 }
 """Which systems are compared in each. Those of the scaling and the state case are their parts."""
 NOT_QUICK = {
@@ -54,6 +58,7 @@ NOT_QUICK = {
     ("backpressure", "continuous"),
     *(("scaling", part) for part in ("parallelism", "exchanged", "functions", "batch", "channels")),
     *(("state", part) for part in ("snapshots", "functions", "transform-with-state")),
+    *(("load", system) for system in load.SYSTEMS if not load.chosen("quick", system)),
 }
 """What says nothing at a size that takes seconds, or what another case says too; run when the case is named."""
 
@@ -75,6 +80,8 @@ class Sizes:
     values_scale: float
     json_scale: float
     state_scale: float
+    load_warm_s: float
+    load_s: float
     timeout_s: float
 
 
@@ -92,6 +99,8 @@ FULL = Sizes(
     values_scale=1.0,
     json_scale=1.0,
     state_scale=1.0,
+    load_warm_s=2.5,
+    load_s=6.0,
     timeout_s=600,
 )
 QUICK = Sizes(
@@ -108,6 +117,8 @@ QUICK = Sizes(
     values_scale=0.2,
     json_scale=0.25,
     state_scale=0.1,
+    load_warm_s=2.0,
+    load_s=3.0,
     timeout_s=200,
 )
 SIZES = {"full": FULL, "quick": QUICK}
@@ -117,7 +128,8 @@ WARM_UP = 4  # the warm-up has a quarter of the events
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.run", description="Throughput, latency, recovery, back-pressure and scaling beside peers."
+        prog="python -m benchmarks.run",
+        description="Throughput, latency, recovery, back-pressure, scaling and cores at steady rates beside peers.",
     )
     parser.add_argument(
         "--quick", action="store_const", dest="size", const="quick", default="full", help="smaller and less certain"
@@ -125,25 +137,32 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES, action="append", help="only this one; may be said several times")
     known = sorted({system for systems in CASES.values() for system in systems})
     parser.add_argument("--system", choices=known, action="append", help="only this one; may be said several times")
+    parser.add_argument("--pipeline", choices=LOADS, action="append", help="of the load case only this one")
+    parser.add_argument("--rate", choices=load.RATES, action="append", help="of the load case only this rate")
     parser.add_argument("--child", nargs=4, metavar=("CASE", "SYSTEM", "FOLDER", "OUT"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         case, system, folder, out = args.child
-        Path(out).write_text(json.dumps(one(case, system, SIZES[args.size], Path(folder))))
+        points = load.chosen(args.size, system, args.pipeline, args.rate) if case == "load" else []
+        Path(out).write_text(json.dumps(one(case, system, SIZES[args.size], Path(folder), points)))
         return
-    began, load = time.monotonic(), os.getloadavg()[0]
+    began, average = time.monotonic(), os.getloadavg()[0]
     wanted = chosen(args.case or list(CASES), args.system)
     if args.size == "quick" and not args.case:
         wanted = [pair for pair in wanted if pair not in NOT_QUICK]
-    results = all_of(args.size, wanted)
+    named = [*(f"--pipeline={name}" for name in args.pipeline or ()), *(f"--rate={rate}" for rate in args.rate or ())]
+    wanted = [
+        (case, system) for case, system in wanted if case != "load" or load.chosen(args.size, system, args.pipeline, args.rate)
+    ]
+    results = all_of(args.size, wanted, named)
     command = " ".join(["python -m benchmarks.run", *sys.argv[1:]])
-    text = report.markdown(results, command=command, took_s=time.monotonic() - began, load=load)
+    text = report.markdown(results, command=command, took_s=time.monotonic() - began, load=average)
     print(text)
     wrong = [f"{r['case']} {r['system']}: {r['note']}" for r in results if not r["verified"]]
     if wrong:
         sys.exit("not verified, so not published:\n  " + "\n  ".join(wrong))
-    if args.size == "full" and not args.case and not args.system:
-        publish(results, text, load)
+    if args.size == "full" and not args.case and not args.system and not named:
+        publish(results, text, average)
 
 
 def chosen(cases: list[str], systems: list[str] | None) -> list[tuple[str, str]]:
@@ -151,7 +170,7 @@ def chosen(cases: list[str], systems: list[str] | None) -> list[tuple[str, str]]
     return [(case, system) for case in cases for system in CASES[case] if not systems or system in systems]
 
 
-def all_of(size: str, pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
+def all_of(size: str, pairs: list[tuple[str, str]], named: Sequence[str] = ()) -> list[dict[str, Any]]:
     """One after the other. Peers are fetched first: nothing is worse than to learn at the end that one cannot be had."""
     try:
         if any(system.startswith("flink") or system == "parallelism" for _, system in pairs):
@@ -167,7 +186,7 @@ def all_of(size: str, pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
             for events in inputs(case, SIZES[size], Path(scratch)):
                 if not events.folder.exists():
                     write_files(events)
-        return [child(case, system, size, Path(scratch)) for case, system in pairs]
+        return [child(case, system, size, Path(scratch), named) for case, system in pairs]
 
 
 def inputs(case: str, sizes: Sizes, scratch: Path) -> tuple[Input, Input]:
@@ -186,12 +205,12 @@ def write_files(events: Input) -> None:
     print(f"wrote {FILES} files with {events.rows:,} lines of {written / events.rows:.0f} bytes", flush=True)
 
 
-def child(case: str, system: str, size: str, scratch: Path) -> dict[str, Any]:
+def child(case: str, system: str, size: str, scratch: Path, named: Sequence[str]) -> dict[str, Any]:
     """One system of one case, in a process of its own."""
     out = scratch / f"{case}-{system}.json"
     command = [sys.executable, "-m", "benchmarks.run", *(["--quick"] if size == "quick" else [])]
     began = time.monotonic()
-    command += ["--child", case, system, str(scratch), str(out)]
+    command += [*named, "--child", case, system, str(scratch), str(out)]
     quiet = {**os.environ, "PYTHONWARNINGS": "ignore::FutureWarning"}  # of Spark about pandas
     subprocess.run(command, check=True, timeout=SIZES[size].timeout_s, cwd=ROOT, env=quiet)
     result: dict[str, Any] = json.loads(out.read_text())
@@ -199,7 +218,7 @@ def child(case: str, system: str, size: str, scratch: Path) -> dict[str, Any]:
     return {"case": case, "system": system, **result}
 
 
-def one(case: str, system: str, sizes: Sizes, scratch: Path) -> dict[str, Any]:
+def one(case: str, system: str, sizes: Sizes, scratch: Path, points: Sequence[load.Point] = ()) -> dict[str, Any]:
     """In that process: warm up, run, sum up."""
     from benchmarks import backpressure, latency, nested, recovery, state, systems, values, windows
     from benchmarks.measure import summary
@@ -218,6 +237,8 @@ def one(case: str, system: str, sizes: Sizes, scratch: Path) -> dict[str, Any]:
         return values.run(sizes.runs, sizes.values_scale)
     if case == "json":
         return nested.run(5, sizes.json_scale)
+    if case == "load":
+        return load.run(system, points, sizes.load_warm_s, sizes.load_s)
     if case in LATENCY:
         return latency.run_system(system, LATENCY[case], sizes.latency_s, sizes.runs)
     found = systems.throughput(case, system, *inputs(case, sizes, scratch), sizes.runs)

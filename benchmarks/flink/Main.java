@@ -48,6 +48,10 @@ public final class Main {
             cluster.start();
             if (args.get("case").equals("latency")) {
                 found.add(latency(cluster, config, args, lanes));
+            } else if (args.get("case").equals("load")) {
+                for (String point : args.get("points").split(",")) {
+                    found.add(Load.run(cluster, environment(config, lanes), point, args, lanes));
+                }
             } else {
                 counts(cluster, config, args, Long.parseLong(args.get("warm_rows")), args.get("warm_folder"), lanes);
                 for (int run = 0; run < Integer.parseInt(args.get("runs")); run++) {
@@ -88,13 +92,13 @@ public final class Main {
         return StreamExecutionEnvironment.getExecutionEnvironment(config).setParallelism(lanes);
     }
 
-    private static void execute(MiniCluster cluster, StreamExecutionEnvironment env, int lanes) throws Exception {
+    static void execute(MiniCluster cluster, StreamExecutionEnvironment env, int lanes) throws Exception {
         JobGraph job = env.getStreamGraph().getJobGraph();
         Progress.begin(lanes);
         cluster.executeJobBlocking(job);
     }
 
-    private static double cpuSeconds() {
+    static double cpuSeconds() {
         return ManagementFactory.getPlatformMXBean(OperatingSystemMXBean.class).getProcessCpuTime() / 1e9;
     }
 

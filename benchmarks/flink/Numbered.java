@@ -30,6 +30,8 @@ import org.apache.flink.core.io.SimpleVersionedSerializer;
 public final class Numbered<T> implements Source<T, NumberSequenceSplit, Collection<NumberSequenceSplit>> {
     private static final int ROWS_PER_POLL = 256;
     private static final long IDLE_NANOS = 200_000;
+    private static final long IDLE_NANOS_MAX = 100_000_000;
+    static final double NONE = -1; // a rate: no rows at all
 
     /** Makes a row. */
     interface Maker<T> extends Serializable {
@@ -42,10 +44,16 @@ public final class Numbered<T> implements Source<T, NumberSequenceSplit, Collect
     private final Maker<T> maker;
     private final int lanes;
     private final long rowsPerLane;
-    private final long rate;
+    private final double rate;
+    private final double seconds;
 
     /** `rate`: rows a second over all lanes; 0 for as fast as possible. */
-    Numbered(long rows, int lanes, long rate, Maker<T> maker) {
+    Numbered(long rows, int lanes, double rate, Maker<T> maker) {
+        this(rows, lanes, rate, maker, 0);
+    }
+
+    /** `seconds`: when to end whatever is left, by the clock of Load, which all lanes share; 0 for no such end. */
+    Numbered(long rows, int lanes, double rate, Maker<T> maker, double seconds) {
         if (rows % lanes != 0) {
             throw new IllegalArgumentException(rows + " rows cannot be dealt evenly to " + lanes + " lanes");
         }
@@ -54,6 +62,7 @@ public final class Numbered<T> implements Source<T, NumberSequenceSplit, Collect
         this.lanes = lanes;
         this.rowsPerLane = rows / lanes;
         this.rate = rate;
+        this.seconds = seconds;
     }
 
     @Override
@@ -98,24 +107,32 @@ public final class Numbered<T> implements Source<T, NumberSequenceSplit, Collect
             if (split == null && !open()) {
                 return noMore ? InputStatus.END_OF_INPUT : nothing();
             }
+            long elapsed = System.nanoTime() - beganNanos;
+            if (seconds > 0 && elapsed >= seconds * 1e9) {
+                split = null;
+                return InputStatus.END_OF_INPUT;
+            }
             long end = Math.min(split.to() + 1, next + ROWS_PER_POLL);
-            if (rate > 0) {
-                long due = first + (System.nanoTime() - beganNanos) * rate / lanes / 1_000_000_000L + 1;
+            if (rate != 0) {
+                long due = rate > 0 ? first + (long) (elapsed * (rate / lanes / 1e9)) + 1 : first;
                 if (due <= next) {
-                    return wakeSoon();
+                    return wakeAt(rate > 0 ? dueNanos(next) : Long.MAX_VALUE);
                 }
                 end = Math.min(end, due);
             }
             long base = (long) lane * rowsPerLane;
             for (; next < end; next++) {
-                long due = rate == 0 ? 0 : beganNanos + (next - first) * lanes * 1_000_000_000L / rate;
-                output.collect(maker.make((next - base) * lanes + lane, due));
+                output.collect(maker.make((next - base) * lanes + lane, rate == 0 ? 0 : dueNanos(next)));
             }
             if (next > split.to()) {
                 split = null;
                 context.sendSplitRequest();
             }
             return InputStatus.MORE_AVAILABLE;
+        }
+
+        private long dueNanos(long row) {
+            return beganNanos + (long) ((row - first) * lanes * (1e9 / rate));
         }
 
         private boolean open() throws IOException {
@@ -126,7 +143,7 @@ public final class Numbered<T> implements Source<T, NumberSequenceSplit, Collect
             first = next = split.from();
             lane = (int) (next / rowsPerLane);
             maker.open(lane, next - lane * rowsPerLane);
-            beganNanos = System.nanoTime();
+            beganNanos = seconds > 0 ? Load.begin() : System.nanoTime();
             return true;
         }
 
@@ -138,10 +155,12 @@ public final class Numbered<T> implements Source<T, NumberSequenceSplit, Collect
             return InputStatus.NOTHING_AVAILABLE;
         }
 
-        private InputStatus wakeSoon() {
+        /** When the next row is due; not sooner than in a moment, and soon enough to notice the end. */
+        private InputStatus wakeAt(long nanos) {
             CompletableFuture<Void> asleep = new CompletableFuture<>();
             available = asleep;
-            alarm.schedule(() -> asleep.complete(null), IDLE_NANOS, TimeUnit.NANOSECONDS);
+            long wait = Math.max(IDLE_NANOS, Math.min(nanos - System.nanoTime(), IDLE_NANOS_MAX));
+            alarm.schedule(() -> asleep.complete(null), wait, TimeUnit.NANOSECONDS);
             return InputStatus.NOTHING_AVAILABLE;
         }
 
