@@ -10,10 +10,10 @@ Pipelines are those of `loadjobs.py`, rows become due as `loadsource.py` says. E
    All jobs of a system run in one process, one after the other, the slow rates first and the flood last.
 2. **Cores**: processor time of all processes of the job, divided by the seconds of the window. For Penstock these are the driver's
    Python, Java and all workers; for Flink its one Java process, which says so itself.
-3. **Waiting**: rows that are due and not read yet, at the beginning of the window and at its end. A system that does not keep up has
-   more of them at the end.
+3. **Waiting**: rows that are due and not read yet, at the beginning of the window and at its end; of files, those that are not in the
+   newest snapshot. A system that does not keep up has more of them at the end.
 4. **Late**: from when a row is due to when its result is written, and to when that is committed, of all rows that are due within
-   the window. Only `count` sends a result for each row, and a flood has no schedule.
+   the window. Only `count` and `files` send a result for each row, and a flood has no schedule.
 5. **Memory**: the most of three looks at all processes, as `processes.py` counts it. What the jobs before left to Java is in it.
 6. A job ends when the schedule does. Then all it committed is compared with what the rows that were read should have given; a point
    with wrong results, or one that was restarted, fails the command.
@@ -23,10 +23,11 @@ Flink and Structured Streaming are in `loadpeers.py`. What a system cannot run i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as pen
-from benchmarks import processes
+from benchmarks import loadfeed, processes
 from benchmarks.latency import first_counted
 from benchmarks.loadjobs import KEYS, LOADS, Load, Read, Written
 from benchmarks.loadsource import SPLITS, US, Progress, Schedule, started, updates
@@ -49,12 +50,18 @@ FLOOD = "flood"
 RATES = ("0", "10", "100", "1000", "10000", "100000", FLOOD)
 """Rows per second, as one asks for them."""
 
-PENSTOCK = ("continuous", "microbatch", "local")
+PENSTOCK: dict[str, dict[str, Any]] = {"continuous": {}, "continuous-100ms": {"latency": "100ms"}, "microbatch": {}, "local": {}}
+"""With its options: rows may wait as long as Flink's do by default, in place of 5 ms."""
 FLINK = {"flink": "100ms", "flink-latency": "0ms"}
 """With the buffer timeout of each: Flink's default, and the one for low latency."""
 SYSTEMS = (*PENSTOCK, *FLINK)
-CANNOT: dict[tuple[str, str], str] = {("files", system): "the job in Java is not written yet" for system in FLINK}
+CANNOT: dict[tuple[str, str], str] = {}
 """What cannot be measured, and why: by pipeline and system."""
+NO_FLOOD = {
+    "interval": "the stream that is read faster would wait for the other without bound",
+    "files": "they appear on a schedule",
+}
+"""Pipelines that are not flooded, and why."""
 FEW = ("0", "100", "10000")
 CHOICE: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
     "full": {
@@ -109,7 +116,7 @@ def chosen(size: str, system: str, pipelines: Sequence[str] | None = None, rates
             usual = usual or FEW
         wanted = usual if rates is None or not usual else rates
         if (pipeline, system) not in CANNOT:
-            found += [Point(pipeline, rate) for rate in RATES if rate in wanted]
+            found += [Point(pipeline, rate) for rate in RATES if rate in wanted and not (rate == FLOOD and pipeline in NO_FLOOD)]
     return found
 
 
@@ -151,50 +158,65 @@ def run(system: str, points: Sequence[Point], warm_s: float, seconds: float, run
 
 def runner_of(system: str, spark: Any, folder: Path) -> pen.Runner:
     """Penstock with the usual options, and snapshots that are written down."""
-    options: dict[str, Any] = {"parallelism": PARALLELISM, "snapshot_every": SNAPSHOT_EVERY, "storage": str(folder / "storage")}
+    options = {
+        "parallelism": PARALLELISM,
+        "snapshot_every": SNAPSHOT_EVERY,
+        "storage": str(folder / "storage"),
+        **PENSTOCK[system],
+    }
     if system == "local":
         return pen.Local(**options)
-    return pen.Continuous(spark, **options) if system == "continuous" else pen.MicroBatch(spark, **options)
+    return pen.MicroBatch(spark, **options) if system == "microbatch" else pen.Continuous(spark, **options)
 
 
 def one(load: Load, schedule: Schedule, folder: Path, runner: pen.Runner) -> dict[str, Any]:
     """Run one job, and look at it at the beginning of its window, in the middle and at the end."""
-    job = load.build(schedule, folder).start(runner)
-    try:
+    with contextlib.ExitStack() as stack:
+        job = load.build(schedule, folder).start(runner)
+        stack.callback(lambda: job.done or job.cancel())
+        feeder = {stack.enter_context(loadfeed.feeding(folder, schedule))} if load.fed else set()
         wait_for(lambda: started(folder) is not None or job.done, "the first reader")
         start_us = started(folder)
         assert start_us is not None, f"the job ended before it began: {job.status()}"
         samples = []
         for offset_s in (schedule.warm_s, schedule.warm_s + schedule.seconds / 2, schedule.whole_s):
             time.sleep(max(0.0, start_us / US + offset_s - time.time()))
-            samples.append(look(job, folder))
+            samples.append(look(job, folder, feeder))
+        if load.fed:
+            lines = loadfeed.fed(folder)
+            wait_for(lambda: rows_read(job, folder) >= lines or job.done, f"{lines} lines")
+            job.stop(timeout=f"{WAIT_S:.0f}s")
         job.wait(timeout=f"{WAIT_S:.0f}s")
-    finally:
-        if not job.done:
-            job.cancel()
-    note = load.wrong(schedule, Written.to(folder), read_of(folder))
+        read = {"lines": [lines]} if load.fed else read_of(folder)
+    note = load.wrong(schedule, Written.to(folder), read)
     if job.status().restarts:
         note += f"the job was restarted, {job.status().restarts} times: {job.conductor.trouble}"
     found = {**summary(samples, schedule, start_us), "note": note.strip("; "), "verified": not note}
     return found if load.timed is None else {**found, **lateness(updates(folder, load.timed), schedule, start_us)}
 
 
-def look(job: Any, folder: Path) -> Sample:
-    """Look once."""
-    members = processes.family(os.getpid())
+def look(job: Any, folder: Path, without: Set[int] = frozenset()) -> Sample:
+    """Look once, at all processes but those `without`."""
+    members = [member for member in processes.family(os.getpid()) if member not in without]
     parts: dict[str, list[int]] = {}
     for member in members:
         java = processes.text_of(member, "comm").strip() == "java"
         parts.setdefault("driver" if member == os.getpid() else "java" if java else "workers", []).append(member)
-    cpu_s = {part: processes.cpu_of_all(each) for part, each in parts.items()}
-    at_us = time.time_ns() // 1000
-    memory = sum(map(processes.memory_of, members))
-    return Sample(at_us, cpu_s, job.status().epoch or 0, sum(map(sum, read_of(folder).values())), memory)
+    read = rows_read(job, folder)
+    at_us, cpu_s = time.time_ns() // 1000, {part: processes.cpu_of_all(each) for part, each in parts.items()}
+    return Sample(at_us, cpu_s, job.status().epoch or 0, read, sum(map(processes.memory_of, members)))
 
 
 def read_of(folder: Path) -> Read:
     """How far each source was read."""
     return {path.stem: Progress(folder, path.stem).read.tolist() for path in folder.glob("*.read")}
+
+
+def rows_read(job: Any, folder: Path) -> int:
+    """How many rows were read; of files, up to the newest snapshot."""
+    manifest = job.conductor.manifest
+    noted = sum(map(sum, read_of(folder).values()))
+    return noted or (manifest.counters.get("source lines.read", 0) if manifest is not None else 0)
 
 
 def summary(samples: Sequence[Sample], schedule: Schedule, start_us: int) -> dict[str, Any]:

@@ -269,8 +269,9 @@ def wrong_function(schedule: Schedule, written: Written, read: Read) -> str:
 
 
 def files(schedule: Schedule, folder: Path) -> pen.Pipeline:
-    """A running count of lines from a watched folder."""
-    source = sources.files(folder / "in", schema="key bigint not null", format="json", watch="100ms", name="lines")
+    """A running count of lines from a watched folder; a file at a time, so rows come in order."""
+    (folder / "in").mkdir()
+    source = sources.files(folder / "in", schema="key bigint not null", format="json", watch="100ms", splits=1, name="lines")
     counted = pen.Pipeline("files").read(source).key_by("key").aggregate(n=pen.count(), name="counts")
     return counted.write(Gathered(folder, "counts", "key"))
 
@@ -292,7 +293,7 @@ LOADS = {
     "sessions": Load(sessions, wrong_sessions),
     "interval": Load(interval, wrong_interval),
     "function": Load(function, wrong_function),
-    "files": Load(files, wrong_files, fed=True),
+    "files": Load(files, wrong_files, timed="counts", fed=True),
 }
 assert KEYS % SPLITS == VALUES % SPLITS == 0, "the rows of a key come from one split"
 assert BASE_US % US == 0

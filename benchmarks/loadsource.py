@@ -73,25 +73,26 @@ class Schedule:
 
 
 class Progress:
-    """Beside a run, in files of its folder: when its schedule began, and how far each split of a source was read."""
+    """Beside a run, in a file of its folder: how far each split of a source was read."""
 
     def __init__(self, folder: Path, source: str) -> None:
-        self.folder, path = folder, folder / f"{source}.read"
+        path = folder / f"{source}.read"
         with path.open("ab") as file:
             file.truncate(SPLITS * np.dtype(np.int64).itemsize)  # zeros if it is new, and otherwise nothing: readers open at once
         self.read: Any = np.memmap(path, np.int64, "r+")
 
-    def begin(self) -> int:
-        """When the schedule began, in microseconds since 1970: now, if nobody has begun it."""
-        began = started(self.folder)
-        if began is None:
-            mine = self.folder / f"start-{os.getpid()}-{time.time_ns()}"
-            mine.write_text(str(time.time_ns() // 1000))
-            with contextlib.suppress(FileExistsError):  # another reader was first
-                os.link(mine, self.folder / "start")  # whole, or not at all
-            began = started(self.folder)
-            assert began is not None, "the start is there"
-        return began
+
+def begin(folder: Path) -> int:
+    """When a schedule began, in microseconds since 1970: now, if nobody has begun it."""
+    began = started(folder)
+    if began is None:
+        mine = folder / f"start-{os.getpid()}-{time.time_ns()}"
+        mine.write_text(str(time.time_ns() // 1000))
+        with contextlib.suppress(FileExistsError):  # another reader was first
+            os.link(mine, folder / "start")  # whole, or not at all
+        began = started(folder)
+        assert began is not None, "the start is there"
+    return began
 
 
 def started(folder: Path) -> int | None:
@@ -134,7 +135,7 @@ class SteadyReader(Reader):
         self.began = context.began
         self.columns = context.columns
         self.progress = Progress(source.folder, source.name)
-        self.start_us = self.progress.begin()
+        self.start_us = begin(source.folder)
         self.told_end = False
 
     def poll(self, rows_max: int) -> Chunk | None:

@@ -15,7 +15,14 @@ from benchmarks.report import CURVES, LATENCIES, NAMES, TITLES, UNITS, rate_of, 
 ROOT = Path(__file__).parent.parent
 WIDTH, LEFT, BAR, GAP = 860, 240, 20, 6
 COLOUR_OF = {"continuous": "a", "microbatch": "b"}  # all peers are c
-LINE_OF = {"continuous": "a", "microbatch": "b", "local": "d", "flink": "c", "flink-latency": "c dash"}  # others are grey
+LINE_OF = {
+    "continuous": "a",
+    "continuous-100ms": "a dash",
+    "microbatch": "b",
+    "local": "d",
+    "flink": "c",
+    "flink-latency": "c dash",
+}  # others are grey
 PANEL, LEGEND = 190, 22
 TIMES = {"p50_ms": ("a", "p50"), "p99_ms": ("c", "p99"), "p999_ms": ("d", "p99.9")}
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import bytewaxpeer, flinkpeer, install, nested, nestedpeer, values
+from benchmarks import bytewaxpeer, flinkpeer, install, loadpeers, nested, nestedpeer, values
+from benchmarks.load import Point
+from benchmarks.loadjobs import LOADS
 from benchmarks.workload import Input, write_json
 
 ROWS = 40_000
@@ -68,3 +70,12 @@ def test_all_decoders_find_the_same_payloads_in_nested_json() -> None:
     result = nested.run(1, 0.01)
     assert result["verified"], result["note"]
     assert set(result["figures"]) == {"Penstock, dataclasses", "Penstock, all nullable", *nestedpeer.SYSTEMS}
+
+
+@pytest.mark.slow
+def test_flink_runs_every_pipeline_of_the_load_sweep() -> None:
+    points = [Point(pipeline, "1000") for pipeline in LOADS]
+    for found in loadpeers.flink("0ms", points, 1.0, 1.5):
+        assert found["verified"], (found["pipeline"], found["note"])
+        assert found["cores"] > 0
+        assert found["rows_s"] > 0

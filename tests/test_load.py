@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import load, loadjobs, loadpeers, loadsource, plots, report
+from benchmarks import load, loadfeed, loadjobs, loadpeers, loadsource, plots, report
 from benchmarks.load import Point, Sample
 from benchmarks.loadjobs import LOADS, Written
 from benchmarks.loadsource import US, Schedule
@@ -51,15 +51,17 @@ def test_a_reader_hands_out_what_is_due_and_ends_with_its_schedule(rate: float |
     assert ended.ended
 
 
-@pytest.mark.parametrize("pipeline", [name for name, each in LOADS.items() if not each.fed])
+@pytest.mark.parametrize("pipeline", LOADS)
 def test_each_pipeline_writes_what_its_check_wants(pipeline: str, tmp_path: Path) -> None:
-    schedule = Schedule(2_000, 0.3, 1.2)
+    schedule = Schedule(2_000, 0.3, 0.7)
     found = load.one(LOADS[pipeline], schedule, tmp_path, pen.Local(parallelism=2, snapshot_every="100ms"))
     assert found["verified"], found["note"]
     assert found["cores"] > 0
     assert found["epochs_s"] > 0
     assert found["rows_s"] > 0
     written, read = Written.to(tmp_path), load.read_of(tmp_path)
+    if LOADS[pipeline].fed:
+        read = {"lines": [loadfeed.fed(tmp_path)]}
     assert LOADS[pipeline].wrong(schedule, written, read) == ""
     more = {name: [end + loadjobs.VALUES for end in ends] for name, ends in read.items()}
     assert LOADS[pipeline].wrong(schedule, written, more) != "", "what is missing is noticed"
@@ -106,6 +108,7 @@ def test_what_is_not_named_is_as_the_table_has_it() -> None:
     assert load.chosen("full", "continuous", ["count"], ["10"]) == [Point("count", "10")]
     assert load.chosen("full", "continuous", ["count"]) == [each for each in usual if each.pipeline == "count"]
     assert {each.rate for each in load.chosen("full", "continuous", None, ["100"])} == {"100"}
+    assert load.chosen("full", "local", ["files"], ["0", "flood"]) == [Point("files", "0")], "files are not flooded"
     assert load.chosen("quick", "local", ["function"], ["1000", "0"]) == [Point("function", "0"), Point("function", "1000")]
 
 

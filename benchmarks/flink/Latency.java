@@ -17,6 +17,7 @@ import org.apache.flink.api.java.tuple.Tuple3;
 import org.apache.flink.runtime.state.FunctionInitializationContext;
 import org.apache.flink.runtime.state.FunctionSnapshotContext;
 import org.apache.flink.streaming.api.checkpoint.CheckpointedFunction;
+import org.apache.flink.streaming.api.datastream.DataStream;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.streaming.api.functions.KeyedProcessFunction;
 import org.apache.flink.streaming.api.functions.sink.v2.DiscardingSink;
@@ -58,8 +59,11 @@ final class Latency {
 
     /** `committed`: whether to note as well how late rows are committed. */
     static void build(StreamExecutionEnvironment env, Numbered<Tuple3<Long, Long, Long>> source, boolean committed) {
-        env.fromSource(source, WatermarkStrategy.noWatermarks(), "paced", ROW)
-                .keyBy(row -> row.f0, Types.LONG)
+        count(env.fromSource(source, WatermarkStrategy.noWatermarks(), "paced", ROW), committed);
+    }
+
+    static void count(DataStream<Tuple3<Long, Long, Long>> rows, boolean committed) {
+        rows.keyBy(row -> row.f0, Types.LONG)
                 .process(new Running())
                 .returns(ROW)
                 .map(new Note(committed))

@@ -2,6 +2,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -11,6 +12,10 @@ import java.util.concurrent.ConcurrentMap;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.concurrent.atomic.LongAdder;
+import java.util.stream.Stream;
+import org.apache.flink.api.common.JobID;
+import org.apache.flink.api.common.JobStatus;
+import org.apache.flink.runtime.jobgraph.JobGraph;
 import org.apache.flink.runtime.minicluster.MiniCluster;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 
@@ -20,6 +25,8 @@ import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
  */
 final class Load {
     static final int SOURCES = 2;
+    private static final long FED_NANOS = 60_000_000_000L;
+    private static final long FED_MORE_MS = 1500;
     private static final AtomicLong START = new AtomicLong(); // when the schedule began; 0 if it has not
     private static final Set<Long> COMPLETED = ConcurrentHashMap.newKeySet();
     private static final ConcurrentMap<String, LongAdder[]> SUMS = new ConcurrentHashMap<>();
@@ -86,18 +93,27 @@ final class Load {
         Latency.reset();
         read = new AtomicLongArray(SOURCES * lanes);
         boolean flood = parts[1].equals("flood");
-        LoadJobs.build(env, parts[0], rate == 0 && !flood ? Numbered.NONE : rate, warm, warm + seconds, lanes);
+        if (parts[0].equals("files")) {
+            LoadJobs.files(env, Files.createDirectories(Path.of(args.get("scratch"), "point", "in")), rate, warm);
+        } else {
+            LoadJobs.build(env, parts[0], rate == 0 && !flood ? Numbered.NONE : rate, warm, warm + seconds, lanes);
+        }
         List<Object> samples = new ArrayList<>();
         Thread watch = new Thread(() -> watch(samples, warm, seconds));
         watch.setDaemon(true);
         watch.start();
-        Main.execute(cluster, env, lanes);
+        long lines = 0;
+        if (parts[0].equals("files")) {
+            lines = fed(cluster, env, args.get("feeder").split("\t"), Path.of(args.get("scratch"), "point"), parts[1], warm + seconds);
+        } else {
+            Main.execute(cluster, env, lanes);
+        }
         watch.join();
         Map<String, Object> found = new LinkedHashMap<>();
         found.put("pipeline", parts[0]);
         found.put("rate", parts[1]);
         found.put("samples", samples);
-        found.put("read", longs(read));
+        found.put("read", parts[0].equals("files") ? List.of(lines) : longs(read));
         Map<String, Object> sums = new LinkedHashMap<>();
         SUMS.forEach((sink, both) -> sums.put(sink, Map.of("rows", both[0].sum(), "sum", both[1].sum())));
         found.put("sums", sums);
@@ -107,6 +123,51 @@ final class Load {
         found.put("counts", counts);
         found.put("late", Latency.late());
         return found;
+    }
+
+    /** Run a job over files that the feeder writes meanwhile, until all of their lines are counted; how many there are. */
+    private static long fed(MiniCluster cluster, StreamExecutionEnvironment env, String[] feeder, Path folder, String rate, double whole)
+            throws Exception {
+        JobGraph graph = env.getStreamGraph().getJobGraph();
+        JobID job = cluster.submitJob(graph).get().getJobID();
+        while (cluster.getJobStatus(job).get() != JobStatus.RUNNING) {
+            Thread.sleep(10);
+        }
+        List<String> command = new ArrayList<>(List.of(feeder));
+        command.addAll(List.of(folder.toString(), rate, String.valueOf(whole)));
+        Process process = new ProcessBuilder(command).inheritIO().start();
+        try {
+            Path start = folder.resolve("start");
+            while (!Files.exists(start)) {
+                Thread.sleep(1);
+            }
+            long since = System.currentTimeMillis() * 1000 - Long.parseLong(Files.readString(start));
+            START.set(System.nanoTime() - since * 1000);
+            process.waitFor();
+            long lines = Long.parseLong(Files.readString(folder.resolve("fed")));
+            long until = System.nanoTime() + FED_NANOS;
+            while (counted() < lines && System.nanoTime() < until) {
+                Thread.sleep(10);
+            }
+            Thread.sleep(FED_MORE_MS); // so that the last lines are committed, and none is counted twice
+            return lines;
+        } finally {
+            process.destroy();
+            cluster.cancelJob(job).get();
+            cluster.requestJobResult(job).get();
+            try (Stream<Path> all = Files.walk(folder)) {
+                all.sorted(Comparator.reverseOrder()).forEach(path -> path.toFile().delete());
+            }
+        }
+    }
+
+    private static long counted() {
+        return longs(Latency.LAST).stream().mapToLong(Long::longValue).sum();
+    }
+
+    /** A line was read: its number is the number of those before it. */
+    static void reads(long number) {
+        read.set(0, Math.max(read.get(0), number + 1));
     }
 
     /** Samples at the beginning of the window, in its middle and at its end. */

@@ -4,6 +4,7 @@ import java.util.concurrent.atomic.LongAdder;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.AggregateFunction;
 import org.apache.flink.api.common.functions.OpenContext;
+import org.apache.flink.api.common.functions.RichFlatMapFunction;
 import org.apache.flink.api.common.functions.RichMapFunction;
 import org.apache.flink.api.common.state.CheckpointListener;
 import org.apache.flink.api.common.state.ValueState;
@@ -12,6 +13,10 @@ import org.apache.flink.api.common.typeinfo.TypeInformation;
 import org.apache.flink.api.common.typeinfo.Types;
 import org.apache.flink.api.java.tuple.Tuple2;
 import org.apache.flink.api.java.tuple.Tuple3;
+import org.apache.flink.connector.file.src.FileSource;
+import org.apache.flink.core.fs.Path;
+import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.core.JsonFactory;
+import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.core.JsonParser;
 import org.apache.flink.streaming.api.datastream.DataStream;
 import org.apache.flink.streaming.api.datastream.SingleOutputStreamOperator;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
@@ -58,6 +63,19 @@ final class LoadJobs {
             default:
                 throw new IllegalArgumentException("there is no pipeline " + pipeline);
         }
+    }
+
+    /** A running count of lines. Each is due by its number, as the others are. */
+    static void files(StreamExecutionEnvironment env, java.nio.file.Path folder, double rate, double warm) {
+        FileSource<Lines.Line> source =
+                FileSource.forRecordStreamFormat(new Lines.Format(), new Path(folder.toUri()))
+                        .monitorContinuously(Duration.ofMillis(100))
+                        .build();
+        Latency.count(
+                env.fromSource(source, WatermarkStrategy.noWatermarks(), "lines", TypeInformation.of(Lines.Line.class))
+                        .flatMap(new OfLines(rate, (long) (rate * warm)))
+                        .returns(ROW),
+                true);
     }
 
     private static <T> Numbered<T> source(Numbered.Maker<T> maker, int number, double rate, double whole, int lanes) {
@@ -144,6 +162,46 @@ final class LoadJobs {
             row.f1 = kind == TRADES ? number * 37 % VALUES : number % VALUES;
             row.f2 = (BASE_US + (long) (number * step) + (kind == PAYMENTS ? PAID_US : 0)) / 1000;
             return row;
+        }
+    }
+
+    /** (key, when it is due, 1 or -1) of a line: the rows of Latency. */
+    private static final class OfLines extends RichFlatMapFunction<Lines.Line, Tuple3<Long, Long, Long>> {
+        private final double rate;
+        private final long warm;
+        private transient JsonFactory json;
+        private transient Tuple3<Long, Long, Long> row;
+
+        OfLines(double rate, long warm) {
+            this.rate = rate;
+            this.warm = warm;
+        }
+
+        @Override
+        public void open(OpenContext context) {
+            json = new JsonFactory();
+            row = new Tuple3<>();
+        }
+
+        @Override
+        public void flatMap(Lines.Line line, Collector<Tuple3<Long, Long, Long>> out) throws Exception {
+            long number = 0;
+            try (JsonParser parser = json.createParser(line.bytes, line.start, line.length)) {
+                parser.nextToken();
+                String name;
+                while ((name = parser.nextFieldName()) != null) {
+                    parser.nextToken();
+                    if (name.equals("key")) {
+                        row.f0 = parser.getLongValue();
+                    } else if (name.equals("number")) {
+                        number = parser.getLongValue();
+                    }
+                }
+            }
+            row.f1 = Load.begin() + (long) (number * (1e9 / rate));
+            row.f2 = number < warm ? -1L : 1L;
+            Load.reads(number);
+            out.collect(row);
         }
     }
 
