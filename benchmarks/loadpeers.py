@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import flinkpeer, load
-from benchmarks.load import PARALLELISM, SNAPSHOT_EVERY, WARM_RATE, Point, Sample
+from benchmarks.load import PARALLELISM, SNAPSHOT_EVERY, Point, Sample
 from benchmarks.loadjobs import LOADS, Written
 from benchmarks.loadsource import SPLITS
 
@@ -23,7 +23,7 @@ SECONDS_MORE = 60  # per point: what starting and ending a job may take
 
 def flink(buffer_timeout: str, points: Sequence[Point], warm_s: float, seconds: float) -> list[dict[str, Any]]:
     """All points in one Java process."""
-    every = [Point(points[0].pipeline, str(WARM_RATE)), *points] if points else []
+    every = load.warmed(points)
     words = {"case": "load", "warm_s": warm_s, "seconds": seconds, "points": ",".join(f"{p.pipeline}:{p.rate}" for p in every)}
     words |= {"feeder": "\t".join([sys.executable, "-m", "benchmarks.loadfeed"])}
     words |= {"snapshot_every": SNAPSHOT_EVERY, "buffer_timeout": buffer_timeout, "parallelism": PARALLELISM}

@@ -154,6 +154,8 @@ def main() -> None:
     wanted = [
         (case, system) for case, system in wanted if case != "load" or load.chosen(args.size, system, args.pipeline, args.rate)
     ]
+    for reason in load.left_out(args.pipeline, args.rate, args.system or load.SYSTEMS):
+        print(f"left out: {reason}", flush=True)
     results = all_of(args.size, wanted, named)
     command = " ".join(["python -m benchmarks.run", *sys.argv[1:]])
     text = report.markdown(results, command=command, took_s=time.monotonic() - began, load=average)

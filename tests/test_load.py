@@ -120,9 +120,13 @@ def test_the_table_asks_for_nothing_that_cannot_be_run() -> None:
                 assert system in load.SYSTEMS
                 assert set(rates) <= set(load.RATES)
                 assert (pipeline, system) not in load.CANNOT, (size, pipeline, system)
-    for pipeline, system in load.CANNOT:
+                assert not [rate for rate in rates if (pipeline, system, rate) in load.NOT_AT]
+    for (pipeline, system), reason in load.CANNOT.items():
         assert load.chosen("full", system, [pipeline]) == []
-        assert load.left_out([pipeline], [system]) == [f"{pipeline} on {system}: {load.CANNOT[pipeline, system]}"]
+        assert load.left_out([pipeline], None, [system]) == [f"{pipeline} on {system}: {reason}"]
+    (reason,) = load.left_out(["files"], ["flood", "10"], ["local"])
+    assert reason == "files on local at flood: they appear on a schedule"
+    assert load.left_out(None, None, load.SYSTEMS) == [], "nobody asked for it by name"
     points = [len(load.chosen("full", system)) for system in load.SYSTEMS]
     assert sum(points) * 11 < 12 * 60 + 60, "a point takes about eleven seconds"
 
