@@ -7,7 +7,7 @@ Every other case floods the engine. Real jobs get the rows that there are, and w
 Pipelines are those of `loadjobs.py`, rows become due as `loadsource.py` says. Each point is one job of some seconds:
 
 1. **Warm-up**: the first seconds of a job are not measured, and before the first job of a system another one runs at `WARM_RATE`.
-   All jobs of a system run in one process, one after the other, the slow rates first and the flood last.
+   All jobs of a system run in one process, one after the other; of each pipeline the slow rates first and the flood last.
 2. **Cores**: processor time of all processes of the job, divided by the seconds of the window. For Penstock these are the driver's
    Python, Java and all workers; for Flink its one Java process, which says so itself.
 3. **Waiting**: rows that are due and not read yet, at the beginning of the window and at its end; of files, those that are not in the
@@ -262,7 +262,8 @@ def summary(samples: Sequence[Sample], schedule: Schedule, start_us: int) -> dic
         "memory": max(sample.memory for sample in samples),
     }
     if schedule.rate is not None:
-        found["waiting"] = [schedule.due((each.at_us - start_us) / US) - each.read for each in (first, last)]
+        # Never fewer than none: two streams of half the rate, and lanes of their own, have a row due each at the start.
+        found["waiting"] = [max(0, schedule.due((each.at_us - start_us) / US) - each.read) for each in (first, last)]
     return found
 
 

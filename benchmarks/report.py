@@ -30,6 +30,7 @@ TITLES = {
 LATENCIES = ("latency-50k", "latency-500k")
 PEERS = ("structured-streaming", "flink", "flink-two-phase", "bytewax")
 BUSY = 1.0
+SNAPSHOTS_S = 0.75  # of one a second: fewer are told
 
 INTRODUCTION = """\
 # Benchmarks
@@ -135,7 +136,7 @@ Cores in use at a steady rate: processor time of all processes of a job per seco
 16 aggregates of one stream; sessions over 50 thousand keys, a count in windows and duplicates dropped; an interval join of two streams; a
 process function with state and timers; and a running count of JSON lines from files that appear in a folder. Two tasks, exactly once, a
 snapshot every second. A flood is as many rows as the system takes; how many that were stands beside its cores. *Behind* is a system
-that has more rows waiting at the end than one second brings. All results were checked. Rows of Flink may wait 100 ms for others, its
+that has more rows waiting at the end than one second brings; where there are far fewer snapshots than one a second, it says how many. All results were checked. Rows of Flink may wait 100 ms for others, its
 default, or do not wait; those of Penstock's continuous runner may wait 5 ms, its default, or 100 ms.
 """
 LATE = """\
@@ -147,7 +148,8 @@ Memory is the most that all processes had at one of three looks, with what earli
 def headline(result: dict[str, Any]) -> str:
     """A result in a few words."""
     if "loads" in result:
-        found = ", ".join(f"{each['pipeline']} at {each['rate']}: {load_cell(each)}" for each in result["loads"])
+        cores = [each["cores"] for each in result["loads"]]
+        found = f"{len(cores)} points, {min(cores):.2f} to {max(cores):.2f} cores"
     elif "points" in result:
         found = ", ".join(f"{each['name']}: {each['cost']:,.2f}" for each in result["points"])
     elif "comparisons" in result:
@@ -218,24 +220,30 @@ def loads(results: list[dict[str, Any]]) -> list[str]:
     for (pipeline, rate), found in rows:
         texts = [load_cell(found[system]) if system in found else "" for system in systems]
         lines.append("| " + " | ".join([pipeline, rate_text(rate), *texts]) + " |")
-    late = [(rate, system, each) for (_, rate), found in rows for system, each in found.items() if "p50_ms" in each]
+    late = [
+        (pipeline, rate, system, each) for (pipeline, rate), found in rows for system, each in found.items() if "p50_ms" in each
+    ]
     if late:
-        heads = ["rows/s", "system", "counted p50", "p99", "committed p50", "p99", "snapshots/s", "memory"]
+        heads = ["pipeline", "rows/s", "system", "counted p50", "p99", "committed p50", "p99", "snapshots/s", "memory"]
         lines += ["", LATE, "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-        for rate, system, each in late:
+        for pipeline, rate, system, each in late:
             times = [f"{each[what]:,.1f} ms" for what in ("p50_ms", "p99_ms")]
             times += [f"{each[what]:,.0f} ms" if what in each else "" for what in ("committed_p50_ms", "committed_p99_ms")]
-            texts = [rate_text(rate), NAMES[system], *times, f"{each['epochs_s']:.2f}", mebibytes(each)]
+            texts = [pipeline, rate_text(rate), NAMES[system], *times, f"{each['epochs_s']:.2f}", mebibytes(each)]
             lines.append("| " + " | ".join(texts) + " |")
     return lines
 
 
 def load_cell(found: dict[str, Any]) -> str:
     """Cores of one point, and what else one has to know to read them."""
+    notes = []
     if "waiting" not in found:
-        return f"{found['cores']:.2f} ({found['rows_s'] / 1e6:.2f}M rows/s)"
-    before, after = found["waiting"]
-    return f"{found['cores']:.2f}" + (" (behind)" if after - before > rate_of(found["rate"]) else "")
+        notes.append(f"{found['rows_s'] / 1e6:.2f}M rows/s")
+    elif found["waiting"][1] - found["waiting"][0] > rate_of(found["rate"]):
+        notes.append("behind")
+    if found["rows_s"] and found["epochs_s"] < SNAPSHOTS_S:
+        notes.append(f"{found['epochs_s']:.2f} snapshots/s")
+    return f"{found['cores']:.2f}" + (f" ({', '.join(notes)})" if notes else "")
 
 
 def rate_of(rate: str) -> float:

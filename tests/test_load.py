@@ -158,10 +158,11 @@ def test_the_table_has_a_row_per_rate_and_a_column_per_system() -> None:
         "| count | 100,000 |  | 1.75 (behind) |",
         "| count | flood | 2.00 (0.00M rows/s) | 2.00 (0.00M rows/s) |",
     ]
-    assert "| 1,000 | Penstock Continuous | 1.5 ms | 3.0 ms | 500 ms | 1,001 ms | 1.00 | 1 MiB |" in lines
+    assert "| count | 1,000 | Penstock Continuous | 1.5 ms | 3.0 ms | 500 ms | 1,001 ms | 1.00 | 1 MiB |" in lines
     text = report.markdown(some_loads(), command="", took_s=1, load=0)
     assert "## Cores at real rates" in text
-    assert "count at 1000: 0.25" in report.headline(some_loads()[0])
+    assert report.headline(some_loads()[0]) == "2 points, 0.25 to 2.00 cores"
+    assert report.load_cell({**some_loads()[0]["loads"][0], "epochs_s": 0.2}) == "0.25 (0.20 snapshots/s)"
 
 
 def test_the_picture_has_a_dot_for_each_point_within_its_panel() -> None:
