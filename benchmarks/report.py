@@ -135,9 +135,9 @@ LOAD = """\
 Cores in use at a steady rate: processor time of all processes of a job per second. The pipelines are a running count over 100 keys;
 16 aggregates of one stream; sessions over 50 thousand keys, a count in windows and duplicates dropped; an interval join of two streams; a
 process function with state and timers; and a running count of JSON lines from files that appear in a folder. Two tasks, exactly once, a
-snapshot every second. A flood is as many rows as the system takes; how many that were stands beside its cores. *Behind* is a system
-that has more rows waiting at the end than one second brings; where there are far fewer snapshots than one a second, it says how many. All results were checked. Rows of Flink may wait 100 ms for others, its
-default, or do not wait; those of Penstock's continuous runner may wait 5 ms, its default, or 100 ms.
+snapshot every second; where there were far fewer, it says how many. A flood is as many rows as the system takes, which stand beside its
+cores. *Behind* is a system that has more rows waiting at the end than one second brings. All results were checked. Rows of Flink may
+wait 100 ms for others, its default, or do not wait; those of Penstock's continuous runner may wait 5 ms, its default, or 100 ms.
 """
 LATE = """\
 How late rows of the running count were, from the moment at which each is due: when its count was known, and when that was committed.
