@@ -52,8 +52,8 @@ LOOK_S = 0.2
 TELL_S = 2.0  # between lines, where they stay
 # Of runners, and flags.
 OPTIONS = (
-    *("parallelism", "storage", "snapshot_every", "keep", "state", "restarts", "backoff", "latency", "unaligned_after"),
-    *("rows_per_epoch", "finish"),
+    *("parallelism", "storage", "snapshot_every", "keep", "state", "restarts", "backoff", "latency"),
+    *("watermark_every", "unaligned_after", "rows_per_epoch", "finish"),
 )
 USAGE = (PlanError, ConfigError, RunnerError, RestoreError)  # nothing was run
 
@@ -101,7 +101,8 @@ Keep = Annotated[int | None, typer.Option(help="How many checkpoints to keep.")]
 State = Annotated[str | None, typer.Option(help="Where a running task keeps its tables: columnar or rocksdb.")]
 Restarts = Annotated[int | None, typer.Option(help="Give up after so many restarts in a row without a new checkpoint.")]
 Backoff = Annotated[str | None, typer.Option(help="First wait before a restart; then doubled.")]
-Latency = Annotated[str | None, typer.Option(help="Longest wait to fill a batch, of the continuous runner.")]
+Latency = Annotated[str | None, typer.Option(help="Longest wait to fill a batch where it saves work.")]
+WatermarkEvery = Annotated[str | None, typer.Option(help="How often event time moves on, at most.")]
 UnalignedAfter = Annotated[
     str | None,
     typer.Option(help="How long a snapshot waits behind rows before they become part of it; never: as long as it takes."),
@@ -145,6 +146,7 @@ def run_command(
     restarts: Restarts = None,
     backoff: Backoff = None,
     latency: Latency = None,
+    watermark_every: WatermarkEvery = None,
     unaligned_after: UnalignedAfter = None,
     rows_per_epoch: RowsPerEpoch = None,
     finish: Finish = None,
@@ -196,6 +198,7 @@ def explain(
     restarts: Restarts = None,
     backoff: Backoff = None,
     latency: Latency = None,
+    watermark_every: WatermarkEvery = None,
     unaligned_after: UnalignedAfter = None,
     rows_per_epoch: RowsPerEpoch = None,
     finish: Finish = None,

@@ -55,10 +55,25 @@ def test_rows_that_wait_are_taken_in_order_queue_by_queue() -> None:
     assert [queue.bytes for queue in queues] == [0, 0, 0]
 
 
-def test_what_stands_behind_a_marker_is_not_taken() -> None:
-    queues = [filled(batch(1), Watermark(5), batch(2)), filled(Barrier(1), batch(3))]
+def test_what_stands_behind_a_barrier_or_rest_is_not_taken() -> None:
+    queues = [filled(batch(1), Idle(), batch(2)), filled(Barrier(1), batch(3))]
     assert numbers(take_rows(queues, 100)) == [1]
     assert [len(queue) for queue in queues] == [2, 2]
+
+
+def test_of_watermarks_between_rows_that_are_taken_the_last_stays() -> None:
+    queue = filled(batch(1), Watermark(5), batch(2), Watermark(7), Watermark(8), batch(3, 4), Barrier(1))
+    assert numbers(take_rows([queue], 2)) == [1, 2]
+    assert (queue.taken, len(queue), queue.pop()) == (4, 3, Watermark(8))
+    assert numbers(take_rows([queue], 2)) == [3, 4]
+    assert queue.pop() == Barrier(1)
+    assert (queue.taken, queue.bytes) == (7, 0), "seven messages were put in"
+
+
+def test_a_watermark_behind_another_takes_its_place() -> None:
+    queue = filled(Watermark(5), Watermark(7), Idle(), Watermark(9))
+    assert [queue.pop() for _ in range(3)] == [Watermark(7), Idle(), Watermark(9)]
+    assert (queue.taken, queue.bytes) == (4, 0)
 
 
 def test_no_more_is_taken_than_was_asked_for_unless_the_first_alone_is_more() -> None:
@@ -102,6 +117,7 @@ class Bench:
             answer=lambda task, action: None,
             store=lambda seat, action: None,
         )
+        self.seat.clock = lambda: 0.0  # how long a row takes must not matter here
         self.seat.observe = lambda task, event: self.events.append(event)
 
     def run(self) -> list[list[int]]:
@@ -144,12 +160,12 @@ def test_an_input_that_was_idle_is_woken_by_its_own_rows() -> None:
     assert bench.run() == [[1], [2, 3]]
 
 
-def test_while_a_snapshot_is_awaited_messages_are_taken_one_by_one() -> None:
+def test_rows_are_joined_while_a_snapshot_is_awaited_too() -> None:
     bench = Bench()
     bench.seat.trigger(1, finish=False, overdue_at=1_000)
     put(bench, 0, batch(1), batch(2))
-    put(bench, 1, batch(3))
-    assert sorted(bench.run()) == [[1], [2], [3]]
+    put(bench, 1, batch(3), Barrier(1), batch(4))
+    assert bench.run() == [[1, 2, 3]]
 
 
 def test_rows_that_are_recorded_are_not_joined_with_those_of_another_input() -> None:

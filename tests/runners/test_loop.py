@@ -15,6 +15,7 @@ from penstock.protocol.messages import Ack, Event, Read, SplitAssigned, SplitEnd
 from penstock.runners.align import Alignment
 from penstock.runners.cut import StartPoint
 from penstock.runners.loop import Seat, open_readers
+from penstock.runners.pace import Pace
 from penstock.runners.queues import Queue
 from runtime.rig import Collect, hand, one_task, table
 
@@ -263,7 +264,7 @@ def test_splits_that_were_restored_are_aligned_from_the_start() -> None:
 
 def test_a_split_that_gave_few_rows_is_looked_at_again_on_the_next_beat() -> None:
     bench = Bench(["s0"])
-    bench.seat.poll_every = 1_000
+    bench.seat.pace = Pace(1_000, 20_000)
     reader = bench.readers["s0"]
     asked = []
     for now in (5_300, 5_900, 6_000, 6_400, 6_999, 7_700, 7_999, 8_000):

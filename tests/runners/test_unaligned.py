@@ -36,6 +36,7 @@ from penstock.protocol.messages import (
     Barrier,
     Batch,
     Event,
+    Idle,
     Message,
     Overdue,
     Overtook,
@@ -243,7 +244,7 @@ def test_what_is_aligned_in_time_is_never_overdue() -> None:
 
 def test_an_event_under_way_is_finished_first() -> None:
     bench = Bench(outlet_bytes=128)
-    bench.put(0, batch(*MINE), batch(NEXT))
+    bench.put(0, batch(*MINE), Idle(), batch(NEXT))
     bench.seat.trigger(1, finish=False, overdue_at=5)
     bench.run(4)
     assert bench.seat.busy, "rows for one task fill the outlet, those for the other wait"
@@ -251,7 +252,7 @@ def test_an_event_under_way_is_finished_first() -> None:
     assert overdue(bench.events) == [Overdue(1)]
     assert not bench.seat.busy
     assert bench.outlet.full
-    assert len(bench.inputs[0]) == 1, "no new event is begun"
+    assert len(bench.inputs[0]) == 2, "no new event is begun"
 
 
 def test_an_event_that_sends_too_much_is_not_finished_for_a_snapshot() -> None:

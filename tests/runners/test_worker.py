@@ -12,6 +12,7 @@ import pytest
 
 from penstock.runners.continuous import link
 from penstock.runners.continuous.worker import Worker
+from penstock.runners.pace import Pace
 from penstock.runners.spark.frames import Decoder, control_of
 
 
@@ -22,9 +23,12 @@ class Done(Worker):
         self.said: list[str] = []
         self.naps: list[tuple[float, list[str]]] = []
         task = SimpleNamespace(ended=finish, wake_at=None)
-        seat: Any = SimpleNamespace(task=task, overdue_at=None, reading=False, blocked=False, drained=not finish, epoch=7)
-        self.spec: Any = SimpleNamespace(finish=finish)
-        self.loop: Any = SimpleNamespace(seats=[seat], step=lambda now, until: False)
+        seat: Any = SimpleNamespace(task=task, drained=not finish, epoch=7)
+        self.spec: Any = SimpleNamespace(finish=finish, latency=5_000)
+        self.pace = Pace(5_000, 20_000)
+        self.loop: Any = SimpleNamespace(
+            seats=[seat], step=lambda now, until: False, due_at=lambda now, latency: None, quiet=False, wake=lambda: None
+        )
         self.line: Any = SimpleNamespace(orders=deque(), say=lambda what, **more: self.said.append(what))
         self.pulse: Any = SimpleNamespace(working=False, rounds=0)
         self.wires: Any = SimpleNamespace(turn=self.turn, lost_for=lambda: 0.0)

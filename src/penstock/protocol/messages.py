@@ -121,6 +121,11 @@ class Paused:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeGathered:
+    """The watermarks of splits that were read since the last time are to be passed on now."""
+
+
+@dataclass(frozen=True, slots=True)
 class SplitEnded:
     """This split will never have more rows."""
 
@@ -224,6 +229,7 @@ Event = (
     | SplitsAssigned
     | Read
     | Paused
+    | TimeGathered
     | SplitEnded
     | SplitIdle
     | SourcesEnded

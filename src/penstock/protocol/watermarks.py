@@ -37,11 +37,15 @@ class Minimum(Generic[Id]):
         if idle:
             self._idle.add(id)
 
-    def advance(self, id: Id, time: int) -> bool:
-        """Clock `id` is at `time`, and so is active. True if the minimum or idleness changed."""
+    def note(self, id: Id, time: int) -> None:
+        """Clock `id` is at `time`, and so is active. Call `settle` once all that have news were noted."""
         if time > self._times[id]:
             self._times[id] = time
         self._idle.discard(id)
+
+    def advance(self, id: Id, time: int) -> bool:
+        """Clock `id` is at `time`, and so is active. True if the minimum or idleness changed."""
+        self.note(id, time)
         return self.settle()
 
     def wake(self, id: Id) -> bool:

@@ -58,6 +58,9 @@ from penstock.tracebacks import Within, describe
 log = logging.getLogger("penstock")
 
 
+NAP_MIN_US = 100
+
+
 class Attempts(Protocol):
     """How a runner runs one attempt after another. Called in the conductor's thread."""
 
@@ -76,6 +79,9 @@ class Attempts(Protocol):
     def step(self, now: int) -> bool:
         """Work for a little while, if the work is done in this thread; elsewhere see that those who do it are still there. False if there
         is nothing to do."""
+
+    def due_at(self, now: int) -> int | None:
+        """When there is something to do if nothing happens before; None: not before something happens."""
 
     def wants_epoch(self) -> bool:
         """Whether a snapshot now would hold anything new."""
@@ -446,7 +452,9 @@ class Conductor:
                 busy |= wake_at is None or wake_at > now
             if not busy:
                 # Due, and nothing came of it: no epoch is wanted. A look now and then is enough; news wake us at once.
-                self._wait(2_000 if wake_at is None else min(wake_at - now, 20_000) if wake_at > now else 20_000)
+                wait = 2_000 if wake_at is None else min(wake_at - now, 20_000) if wake_at > now else 20_000
+                due_at = attempts.due_at(now)
+                self._wait(wait if due_at is None else min(wait, max(due_at - now, NAP_MIN_US)))
 
     def _drain(self) -> bool:
         busy = False

@@ -21,7 +21,9 @@ from penstock.runners.faults import reach
 from penstock.runners.inflight import read_rows, write_rows
 from penstock.runners.loop import SLICE_S, Loop, Seat, open_readers
 from penstock.runners.memory import keep_memory
+from penstock.runners.pace import Pace
 from penstock.runners.queues import Outlet, Queue
+from penstock.runners.reading import JOIN_S
 from penstock.runners.runner import Runner
 from penstock.runners.world import random_id
 from penstock.runtime.assemble import Site
@@ -38,6 +40,8 @@ class Local(Runner):
     """Run in this process: `pipeline.run(pen.Local())`. For tests, notebooks and small jobs.
 
     Args:
+        latency: the longest wait to fill a batch.
+        watermark_every: how often event time moves on, at most.
         finish: False: stop when the sources have nothing more now, close no window, and go on from there at the next start.
     """
 
@@ -53,6 +57,8 @@ class Local(Runner):
         state: Any = None,
         restarts: int | None = None,
         backoff: Any = None,
+        latency: Any = None,
+        watermark_every: Any = None,
         unaligned_after: Any = None,
         finish: bool | None = None,
     ) -> None:
@@ -64,6 +70,8 @@ class Local(Runner):
             state=state,
             restarts=restarts,
             backoff=backoff,
+            latency=latency,
+            watermark_every=watermark_every,
             unaligned_after=unaligned_after,
             finish=finish,
         )
@@ -81,7 +89,17 @@ class LocalAttempts:
         self._files: FileStore = conductor.world.open_store(conductor.job_dir)
         self._stamp: Stamp | None = None
         self._loop: Loop | None = None
+        self._pace = self.pace()
         self._input_ended = self._drained = False
+
+    def pace(self) -> Pace:
+        """How often splits are read."""
+        options = self._conductor.options
+        return Pace(options.latency, options.watermark_every)
+
+    def join_s(self) -> float:
+        """For how long small pieces are gathered."""
+        return min(self._conductor.options.latency / 1e6, JOIN_S)
 
     def begin(self, stamp: Stamp, start: StartPoint) -> None:
         """Make all tasks and join them by queues."""
@@ -90,7 +108,8 @@ class LocalAttempts:
         forget_validated()
         keep_memory()
         self._stamp, self._input_ended, self._drained = stamp, False, False
-        seats = make_seats(conductor, stamp, start, self._files, self._answer, self._store)
+        self._pace = self.pace()
+        seats = make_seats(conductor, stamp, start, self._files, self._pace, self.join_s(), self._answer, self._store)
         self._loop = Loop(seats)
         conductor.post(c.Running(stamp))
 
@@ -118,6 +137,7 @@ class LocalAttempts:
         if loop is None or stamp is None:
             return False
         progress = False
+        self._pace.look(now)
         try:
             until = time.monotonic() + SLICE_S
             for _ in range(ROUNDS):
@@ -156,6 +176,10 @@ class LocalAttempts:
             self._input_ended = True
             self._conductor.post(c.InputEnded(stamp))
 
+    def due_at(self, now: int) -> int | None:
+        """When a split is to be read, or a task goes by the clock."""
+        return None if self._loop is None else self._loop.due_at(now, self._conductor.options.latency)
+
     def wants_epoch(self) -> bool:
         """Always: a snapshot costs little here."""
         return True
@@ -178,7 +202,9 @@ class LocalAttempts:
         seat.post(store_states(action, self._files, self._stamp, self._conductor.world.fresh_id))
 
 
-def make_seats(conductor: Conductor, stamp: Stamp, start: StartPoint, files: Files, answer: Any, store: Any) -> list[Seat]:
+def make_seats(
+    conductor: Conductor, stamp: Stamp, start: StartPoint, files: Files, pace: Pace, join_s: float, answer: Any, store: Any
+) -> list[Seat]:
     """All tasks of an attempt in one process, joined by queues."""
     plan, parallelism, backend = conductor.plan, conductor.parallelism, conductor.options.state
     uids = {task_name(stage.id, i): conductor.world.fresh_id() for stage in plan.stages for i in range(parallelism)}
@@ -211,6 +237,8 @@ def make_seats(conductor: Conductor, stamp: Stamp, start: StartPoint, files: Fil
             outlets=outlets,
             answer=answer,
             store=store,
+            pace=pace,
+            join_s=join_s,
             alignment=alignment,
             wake=conductor.wake,
             keep_open=not conductor.options.finish,

@@ -17,7 +17,8 @@ event it is working on. A `Loop` holds the seats of one process. No call here bl
 8. An epoch that is overdue does not wait for room. The event under way is finished beyond the mark (up to `ROOM`), since a
    snapshot is taken between events. And where a barrier is in an input's queue it is taken out, ahead of the rows before it.
 9. Rows that were in flight in the snapshot stand at the front of the queues. Until they are gone nothing else is taken from any.
-10. Small batches that wait together, in one queue or in several of one exchange, become one event, and where rows take long a batch
+10. A split that gave few rows is left alone for a while, and watermarks go out once in a while: see `pace`.
+11. Small batches that wait together, in one queue or in several of one exchange, become one event, and where rows take long a batch
     becomes several: see `queues`.
 """
 
@@ -59,12 +60,14 @@ from penstock.protocol.messages import (
     Stored,
     StoreFailed,
     TaskAck,
+    TimeGathered,
     TimeReached,
     Trigger,
 )
 from penstock.runners import align
 from penstock.runners.calls import Calls, LoopCalls
 from penstock.runners.faults import reach, time_of_day
+from penstock.runners.pace import Pace
 from penstock.runners.queues import Outlet, Queue, take_rows
 from penstock.runners.reading import Gatherer
 from penstock.runtime.task import Task
@@ -80,8 +83,11 @@ ROWS_MAX = 131_072
 """What a source is asked for at a time. Under load a batch costs about half a millisecond whatever it holds: of so many rows, 4 ns each."""
 QUIET_US = 1_000_000
 """A split of which nobody knows whether it has more has none if it gave none for so long."""
+QUIET_ROUNDS = 50
+DEADLINE_US = 1_000
+"""Deadlines are met within so long."""
 PACED_ROWS = 4096
-"""A read of fewer rows than this costs more than its rows; see `Seat.poll_every`."""
+"""A read of fewer rows than this costs more than its rows; see `pace`."""
 
 
 class SplitReader:
@@ -112,8 +118,7 @@ class Seat:
     Args:
         answer: takes the task's acks and declines.
         store: writes frozen states and sooner or later calls `post` with Stored or StoreFailed.
-        poll_every: a split that gave few rows is left alone until the next multiple of this (microseconds), so that a slow source makes
-        batches and not single rows, and all tasks read at the same moments: what they send each other arrives together.
+        pace: how often splits are read and watermarks passed on; shared by the seats of a process. None: as often as possible.
         join_s: for how long what a reader hands out in small pieces is gathered, while more of it waits.
         alignment: what the seats of a process know of the groups of splits; shared by them.
         wake: called, from another thread, when a call has ended.
@@ -130,7 +135,7 @@ class Seat:
         answer: Callable[[Task, Ack | Decline], None],
         store: Callable[[Seat, Store], None],
         rows_max: int = ROWS_MAX,
-        poll_every: int = 0,
+        pace: Pace | None = None,
         join_s: float = 0.0,
         alignment: align.Alignment | None = None,
         wake: Callable[[], None] | None = None,
@@ -139,7 +144,8 @@ class Seat:
         self.keep_open = keep_open
         self.observe: Callable[[Task, Event], None] | None = None  # sees every event the task is given
         self.task, self.inputs, self.outlets, self.rows_max = task, list(inputs), outlets, rows_max
-        self.poll_every, self.join_s = poll_every, join_s
+        self.pace, self.join_s = pace, join_s
+        task.gathers = pace is not None
         self.alignment = alignment or align.Alignment()
         self.calls: Calls = LoopCalls(wake)
         self.splits: list[SplitReader] = []
@@ -166,6 +172,7 @@ class Seat:
         self._kept_us = 0  # how long splits could not be read
         self._next_input = 0
         self._next_split = 0
+        self._tell_at = 0  # when watermarks that were gathered are passed on
         self.within = {op.name: Within(op.who) for op in task.stage.sources}
         self._idle_after = {op.name: task.idle_after(op.name) for op in task.stage.sources}
         self._ending_sources = {op.name for op in task.stage.sources if op.node.source.bounded}  # type: ignore[attr-defined]
@@ -193,6 +200,11 @@ class Seat:
     def waiting(self) -> int:
         """How many events and messages wait to be handled."""
         return len(self._events) + (self._next is not None) + sum(len(queue) for queue in self.inputs)
+
+    @property
+    def tell_at(self) -> int | None:
+        """When watermarks are to be passed on, if some wait."""
+        return self._tell_at if self.task.gathering else None
 
     @property
     def reading(self) -> bool:
@@ -263,6 +275,8 @@ class Seat:
 
     def _urgent_event(self) -> Event | None:
         """What need not wait for room."""
+        while self._events and isinstance(self._events[0], TimeGathered):
+            self._events.popleft()  # windows that it fires would need room, and it can be told later
         if self._next is not None:
             event, self._next = (self._next, None) if is_urgent(self._next) else (None, self._next)
             return event
@@ -380,14 +394,14 @@ class Seat:
     def _take(self, number: int) -> Message:
         """What is at the front of an input; rows with others that wait and may be processed together with them.
 
-        Not while an epoch is under way: its snapshot, taken between two events, should not wait for more than need be.
+        Also while an epoch is under way: its barrier waits for those rows in any case, and together they take less time.
         """
         queue = self.inputs[number]
         if self._replaying:
             self._replaying -= Counter([number])  # forgets those that are at 0
         elif queue.rows is not None and queue.rows > self._rows_fit:
             return queue.pop_rows(self._rows_fit)
-        elif queue.rows is not None and self._overdue_at is None:
+        elif queue.rows is not None:
             beside = [self.inputs[other] for other in self.task.beside(number) if other not in self._held]
             return take_rows([queue, *beside], min(self.task.rows_joined, self._rows_fit))
         return queue.pop()
@@ -395,6 +409,9 @@ class Seat:
     def _next_read(self, now: int) -> Event | None:
         if self.sources_ended:
             return None
+        if self.pace is not None and self.task.gathering and now >= self._tell_at:
+            self._tell_at = now + self.pace.watermark_every
+            return TimeGathered()
         for turn in range(len(self.splits)):
             number = (self._next_split + turn) % len(self.splits)
             event = self._poll(self.splits[number], now)
@@ -420,8 +437,8 @@ class Seat:
         with self.within[split.source]:
             chunk = split.gatherer.read(rows_max)
         split.empty = chunk is None
-        if self.poll_every and (chunk is None or chunk.batch is None or chunk.batch.num_rows < PACED_ROWS):
-            split.poll_at = now - now % self.poll_every + self.poll_every
+        if self.pace is not None and (chunk is None or chunk.batch is None or chunk.batch.num_rows < PACED_ROWS):
+            split.poll_at = self.pace.next_read(now)
         if chunk is not None and (chunk.batch is not None or chunk.bad):
             split.idle = False
             self._speaks(split)
@@ -472,6 +489,8 @@ class Seat:
             return
         if finish:
             self.sources_ended = True
+        elif self.task.gathering:
+            self._events.append(TimeGathered())
         self._events.append(Trigger(epoch, finish))
 
     def close(self) -> None:
@@ -504,6 +523,27 @@ class Loop:
 
     def __init__(self, seats: Sequence[Seat]) -> None:
         self.seats = sorted(seats, key=lambda seat: -seat.task.stage.level)
+        self._quiet_rounds = 0  # without work, in a row
+
+    @property
+    def quiet(self) -> bool:
+        """Whether there has been nothing to do for a while."""
+        return self._quiet_rounds >= QUIET_ROUNDS
+
+    def wake(self) -> None:
+        """Something happened outside."""
+        self._quiet_rounds = 0
+
+    def due_at(self, now: int, latency: int) -> int | None:
+        """When there is something to do if nothing happens before. Sources cannot wake us, so they are looked at often, and while
+        nothing happens every `latency`.
+        """
+        deadlines = [at for seat in self.seats for at in (seat.task.wake_at, seat.overdue_at, seat.tell_at) if at is not None]
+        times = [max(min(deadlines), now + DEADLINE_US)] if deadlines else []
+        reading = [seat.read_at for seat in self.seats if seat.reading and not seat.blocked]
+        if reading:
+            times.append(max(min(reading), now + latency) if self.quiet else min(reading))
+        return min(times, default=None)
 
     def step(self, now: int, until: float | None = None) -> bool:
         """One round over all seats: each works off what waits for it now, then sources read once. True if any did something.
@@ -522,6 +562,7 @@ class Loop:
                 progress = True
                 if until is not None and time.monotonic() > until:
                     break
+        self._quiet_rounds = 0 if progress else self._quiet_rounds + 1
         return progress
 
     def close(self) -> None:

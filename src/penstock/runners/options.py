@@ -27,10 +27,11 @@ DEFAULTS: dict[str, Any] = {
     "restarts": 10,
     "backoff": "1s",
     "latency": "5ms",
+    "watermark_every": "20ms",
     "unaligned_after": "10s",
     "finish": True,
 }
-DURATIONS = ("snapshot_every", "backoff", "latency", "unaligned_after")
+DURATIONS = ("snapshot_every", "backoff", "latency", "watermark_every", "unaligned_after")
 NEVER = "never"  # unaligned_after: an aligned snapshot is waited for, however long it takes
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 COUNTS = ("parallelism", "keep", "restarts")
@@ -49,6 +50,7 @@ class Options:
     restarts: int
     backoff: int
     latency: int
+    watermark_every: int
     unaligned_after: int | None  # None: never
     finish: bool  # False: stop when sources have nothing more now, and close no window
     origins: Mapping[str, str]

@@ -4,6 +4,9 @@ Where load is low, or most rows were folded into a few before the exchange, mess
 a task is more than what its rows cost. So rows that wait together are taken together. Where rows take long a batch is taken piece by piece:
 a snapshot is taken between two events, and should not wait for a hundred thousand rows of a slow sink. Both are allowed because how rows
 are cut into batches never changes a result.
+
+Of watermarks that wait one behind the other, or with nothing but rows between them, only the last counts: a row that is taken before a
+watermark that was sent before it is at worst less late.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.protocol.messages import Barrier, Batch, Message
+from penstock.protocol.messages import Barrier, Batch, Message, Watermark
 
 __all__ = ["ROOM", "Outlet", "Queue", "size_of", "take_rows"]
 
@@ -64,6 +67,10 @@ class Queue:
 
     def push(self, message: Message) -> None:
         """Add at the end."""
+        if isinstance(message, Watermark) and self._messages and isinstance(self._messages[-1], Watermark):
+            self._messages[-1] = message
+            self.taken += 1
+            return
         self._messages.append(message)
         self._bytes += size_of(message)
         self._barriers += isinstance(message, Barrier)
@@ -75,6 +82,32 @@ class Queue:
         self._barriers -= isinstance(message, Barrier)
         self.taken += 1
         return message
+
+    def pop_through(self, room: int, *, first: bool) -> list[Batch]:
+        """Take the rows at the front that fit, with those behind watermarks. The last of these watermarks stays, at the front.
+
+        Args:
+            first: whether the rows at the front are taken even if they do not fit.
+        """
+        taken: list[Batch] = []
+        time: Watermark | None = None
+        while self._messages:
+            front = self._messages[0]
+            if isinstance(front, Batch):
+                if front.rows > room and not (first and not taken):
+                    break
+                taken.append(front)
+                room -= front.rows
+            elif isinstance(front, Watermark):
+                time = front
+            else:
+                break
+            self.pop()
+        if time is not None:
+            self._messages.appendleft(time)
+            self._bytes += MARKER_BYTES
+            self.taken -= 1
+        return taken
 
     def pop_rows(self, rows: int) -> Batch:
         """Take so many of the rows at the front; the others stay there. It counts as taken when the last of them is."""
@@ -132,11 +165,9 @@ def take_rows(queues: Sequence[Queue], rows_max: int) -> Batch:
     taken: list[Batch] = []
     room = rows_max
     for queue in queues:
-        while (rows := queue.rows) is not None and (rows <= room or not taken):
-            message = queue.pop()
-            assert isinstance(message, Batch), "rows are a batch"
-            taken.append(message)
-            room -= rows
+        found = queue.pop_through(room, first=not taken)
+        taken += found
+        room -= sum(batch.rows for batch in found)
     assert taken, "there are rows in the first queue"
     if len(taken) == 1:
         return taken[0]

@@ -21,6 +21,7 @@ from penstock.runners.cut import StartPoint
 from penstock.runners.local import Local, LocalAttempts
 from penstock.runners.loop import Seat
 from penstock.runners.options import Options
+from penstock.runners.pace import Pace
 from penstock.runners.queues import Queue
 from penstock.runners.world import World
 from penstock.runtime.task import Task
@@ -88,6 +89,19 @@ class SimulatedAttempts(LocalAttempts):
     ) -> None:
         super().__init__(conductor)
         self._rng, self._clock, self._observe = rng, clock, observe
+
+    def pace(self) -> Pace:
+        """How long work takes must not matter here."""
+        options = self._conductor.options
+        return Pace(options.latency, options.watermark_every, lambda: 0.0)
+
+    def join_s(self) -> float:
+        """Nor how long reading does."""
+        return 0.0
+
+    def due_at(self, now: int) -> int | None:
+        """Its clock moves with each step."""
+        return None
 
     def begin(self, stamp: Stamp, start: StartPoint) -> None:
         """Start with other sizes every time: of reads and of queues."""

@@ -7,7 +7,9 @@ Runners differ only in where events come from and who carries out the actions.
 2. A snapshot happens between events, never within one. Abandoning an iterator kills the attempt.
 3. Rows move depth first through the operators of the stage; what leaves the stage is an `Emit` per target task.
 4. Only this module calls operators.
-5. An operator that asks for calls (`AsyncMap`) keeps time and the end waiting behind its rows in flight. A barrier does not wait,
+5. Event time need not move with every read: where the runner asks for that (`gathers`) it is passed on when the runner says
+   `TimeGathered`. To tell it later makes no row late. A split that was idle holds others back again at once, or they would pass it.
+6. An operator that asks for calls (`AsyncMap`) keeps time and the end waiting behind its rows in flight. A barrier does not wait,
    except where nobody will be there to answer: in tasks that end with the epoch (`Site.drains`), and once all input has ended.
 """
 
@@ -72,6 +74,7 @@ from penstock.protocol.messages import (
     Stored,
     StoreFailed,
     TaskAck,
+    TimeGathered,
     TimeReached,
     Trigger,
     Watermark,
@@ -122,6 +125,7 @@ class Task:
         self._source_errors = {op.name: op_errors(op) for op in stage.sources}
         self._clocks: dict[int, Minimum[tuple[str, str]]] = {op.id: Minimum() for op in stage.ops if op.kind == "time"}
         self._clocks_of = {name: sorted(set(below(stage, op.id)) & set(self._clocks)) for name, op in self._sources.items()}
+        self._gathering = {name for name in self._sources if self._clocks_of[name] and self.joins(name)}
         self._splits: dict[tuple[str, str], SplitState] = {}
         self._prepared: dict[
             int, dict[str, list[Any]]
@@ -135,11 +139,13 @@ class Task:
         self._waiting: set[int] = set()  # holders behind whose rows event time waits
         self._ending: set[int] = set()  # callers whose input has ended and whose rows in flight have not
         self._later: list[Order] = []  # what waits until no row is in flight
+        self.gathers = False  # whether the watermarks of splits wait until `TimeGathered`
+        self._gathered: dict[tuple[str, str], None] = {}  # splits whose watermarks wait, in the order of their first read
         self._rows: dict[str, int] = defaultdict(int)
 
     def handle(self, event: Event) -> Iterator[Action]:
         """What to do now that this happened."""
-        if self.holding and not isinstance(event, Read):
+        if self.holding and not isinstance(event, Read | TimeGathered):
             yield from self._release()
         match event:
             case Arrived() | Trigger() | SourcesEnded() | Overdue() | Overtook() | Aborted():
@@ -148,13 +154,17 @@ class Task:
                 yield from self._read(source, split, payload, position, bad)
             case SplitsAssigned(splits):
                 yield from self._assigned(splits)
+            case TimeGathered():
+                yield from self._tell_gathered()
             case SplitEnded(source, split):
+                yield from self._tell_gathered()
                 state = self._splits[source, split]
                 state.ended, state.time = True, self.split_time(source, split)
                 yield from self._split_time(source, split, TIME_MAX)
             case Paused():
                 pass  # what was held is released
             case SplitIdle(source, split):
+                yield from self._tell_gathered()
                 for op in self._clocks_of[source]:
                     if self._clocks[op].rest((source, split)):
                         yield from self._tell_time(op, self._clocks[op])
@@ -221,6 +231,11 @@ class Task:
     def holding(self) -> bool:
         """Whether rows that were read are held back. It must be told of something before long: of another read, or of a pause."""
         return any(operator.holding for operator in self._holders.values())
+
+    @property
+    def gathering(self) -> bool:
+        """Whether watermarks of splits wait to be passed on."""
+        return bool(self._gathered)
 
     @property
     def ready(self) -> bool:
@@ -328,11 +343,14 @@ class Task:
             yield from self._deliver(op.id, port, letters, origin)
         if payload is not None and payload.num_rows:
             yield from self._process(op.id, payload, origin)
-        for clock in self._clocks_of[source]:
-            operator = self._ops[clock]
-            assert isinstance(operator, AssignTime)
-            if (source, split) in operator.times:
-                yield from self._split_time(source, split, operator.times[source, split])
+        clocks = self._clocks_of[source]
+        if self.gathers and source in self._gathering and not any(self._clocks[c].is_idle((source, split)) for c in clocks):
+            self._gathered[source, split] = None
+            return
+        for clock in clocks:
+            time = self._read_time(clock, (source, split))
+            if time is not None:
+                yield from self._split_time(source, split, time)
 
     def _process(self, op: int, batch: pa.RecordBatch, origin: Origin | None, input: int = 0) -> Iterator[Action]:
         operator = self._ops[op]
@@ -395,6 +413,24 @@ class Task:
         for op in self._clocks_of[source]:
             if self._clocks[op].advance((source, split), time):
                 yield from self._tell_time(op, self._clocks[op])
+
+    def _read_time(self, clock: int, split: tuple[str, str]) -> int | None:
+        """How far the rows that were read say that a split is; None if there was none yet."""
+        operator = self._ops[clock]
+        assert isinstance(operator, AssignTime), "clocks are operators that assign time"
+        return operator.times.get(split)
+
+    def _tell_gathered(self) -> Iterator[Action]:
+        """Pass on the watermarks that waited: of all splits at once, so that none gets ahead of one that also has moved."""
+        gathered, self._gathered = self._gathered, {}
+        for op, clock in self._clocks.items():
+            mine = [split for split in gathered if op in self._clocks_of[split[0]]]
+            for split in mine:
+                time = self._read_time(op, split)
+                if time is not None:
+                    clock.note(split, time)
+            if mine and clock.settle():
+                yield from self._tell_time(op, clock)
 
     def _advance(self, op: int, entrance: object, time: int) -> Iterator[Action]:
         # A time that was restored is news to whoever reads this operator, even if it stands still: others must not wait for it

@@ -71,7 +71,8 @@ class Continuous(Runner):
     Args:
         spark: a classic Spark session. Left out: the active one, or a new one on this machine.
         parallelism: tasks per stage, and the number of Spark slots held while the job runs. Left out: all slots (on this machine
-        at most one per core). latency: the longest wait to fill a batch. state: "columnar", "rocksdb" or pen.RocksDB(...).
+        at most one per core). latency: the longest wait to fill a batch. watermark_every: how often event time moves on, at
+        most. state: "columnar", "rocksdb" or pen.RocksDB(...).
         unaligned_after: how long a snapshot may wait behind rows before it is taken with the rows in flight; "never": as long
         as it takes. finish: False: stop when the sources have nothing more now, close no window, and go on at the next start.
     """
@@ -90,6 +91,7 @@ class Continuous(Runner):
         restarts: int | None = None,
         backoff: Any = None,
         latency: Any = None,
+        watermark_every: Any = None,
         unaligned_after: Any = None,
         finish: bool | None = None,
     ) -> None:
@@ -102,6 +104,7 @@ class Continuous(Runner):
             restarts=restarts,
             backoff=backoff,
             latency=latency,
+            watermark_every=watermark_every,
             unaligned_after=unaligned_after,
             finish=finish,
         )
@@ -164,6 +167,7 @@ class ContinuousAttempts:
             by_content=not is_local(self._spark),
             channel_bytes=int(os.environ.get("PENSTOCK_CHANNEL_BYTES", CHANNEL_BYTES)),
             latency=conductor.options.latency,
+            watermark_every=conductor.options.watermark_every,
             unaligned_after=conductor.options.unaligned_after,
             finish=conductor.options.finish,
             backend=conductor.options.state,
@@ -233,6 +237,10 @@ class ContinuousAttempts:
             who = "its Spark job" if server.is_alive() else "the line to its workers"
             server.fail(str(died) if died is not None else f"{who} ended without a word", fatal=died is not None)
         return False
+
+    def due_at(self, now: int) -> int | None:
+        """Nothing is done in this thread until somebody answers."""
+        return None
 
     def wants_epoch(self) -> bool:
         """Always: a snapshot without news is cheap, and shows that the job is alive."""

@@ -47,6 +47,7 @@ from penstock.runners.inflight import read_rows
 from penstock.runners.local import store_states
 from penstock.runners.loop import SLICE_S, Loop, Seat, open_readers
 from penstock.runners.memory import keep_memory
+from penstock.runners.pace import Pace
 from penstock.runners.queues import Outlet, Queue
 from penstock.runners.reading import JOIN_S
 from penstock.runners.spark.ship import identity, place
@@ -67,7 +68,7 @@ COLLECT_ROUNDS = 256
 COLLECT_IDLE_S = 10.0
 ABOUT_S = 0.25
 ALIGN_S = 0.05  # how often groups of splits are told about: a split that waits for others waits that much too long
-QUIET_ROUNDS = 50
+NAP_MAX_S = 0.1
 NAP_MIN_S = 0.0001
 
 
@@ -85,6 +86,7 @@ class WorkerSpec:
     by_content: bool  # how identities are compared
     channel_bytes: int
     latency: int  # microseconds
+    watermark_every: int  # microseconds
     unaligned_after: int | None
     finish: bool
     backend: Backend
@@ -145,6 +147,7 @@ class Worker:
         self._told_end = self._told_drained = False
         self._groups = groups_of(spec.plan) if spec.parallelism > 1 else []  # that others must hear of
         self.alignment = Alignment(str(each) for each in range(spec.parallelism) if each != index)
+        self.pace = Pace(spec.latency, spec.watermark_every)
         self._told_slowest: Slowest = {}
         self._tell_slowest_at = 0.0
         self._to_store: queue.SimpleQueue[tuple[Seat, Store] | None] = queue.SimpleQueue()
@@ -240,14 +243,13 @@ class Worker:
                     if target == index
                     else self.wires.connect((exchange.id, index, target), (str(host), int(port)))
                 )
-        poll_every = max(1000, spec.latency // 5)
         seat = Seat(
             task,
             inputs=inputs,
             outlets=outlets,
             answer=self._answer,
             store=self._store,
-            poll_every=poll_every,
+            pace=self.pace,
             join_s=min(spec.latency / 1e6, JOIN_S),
             alignment=self.alignment,
             wake=self.wires.wake,
@@ -282,49 +284,42 @@ class Worker:
 
     def _work(self) -> None:
         pulse, loop, wires = self.pulse, self.loop, self.wires
-        quiet = 0  # rounds without work, in a row
         told_at = collected_at = 0.0
         while True:
             self._take_orders()
             if self._exiting:
                 return  # before the nap: nobody would wake us
             pulse.working = True
-            progress = loop.step(now_us(), time.monotonic() + SLICE_S)
+            now = now_us()
+            self.pace.look(now)
+            progress = loop.step(now, time.monotonic() + SLICE_S)
             pulse.working = False
             if self._groups:
                 self._tell_slowest()
             if progress:
                 pulse.rounds += 1
-                quiet = 0
                 if pulse.rounds % COLLECT_ROUNDS == 0:
                     gc.collect(1)
             else:
-                quiet += 1
                 self._tell_end()  # before the nap: nothing may be left to wake us
-            if wires.turn(0.0 if progress else self._nap(quiet)):
-                quiet = 0
+            if wires.turn(0.0 if progress else self._nap()):
+                loop.wake()
             if not progress or pulse.rounds % 16 == 0:
-                now = time.monotonic()
-                if now - told_at > ABOUT_S:
-                    told_at = now
+                clock = time.monotonic()
+                if clock - told_at > ABOUT_S:
+                    told_at = clock
                     self._tell_about()
-                if quiet > QUIET_ROUNDS and now - collected_at > COLLECT_IDLE_S:
-                    collected_at = now
+                if loop.quiet and clock - collected_at > COLLECT_IDLE_S:
+                    collected_at = clock
                     gc.collect()
                 if wires.lost_for() > LOST_S:
                     raise ChannelError("a peer is gone, and the driver has not ended the attempt")
 
-    def _nap(self, quiet: int) -> float:
-        """How long to wait for something to happen, in seconds. Sources cannot wake us, so they are looked at often."""
-        times = [at for seat in self.loop.seats for at in (seat.task.wake_at, seat.overdue_at) if at is not None]
-        due = min(times, default=None)
-        nap = 0.1 if due is None else min(max((due - now_us()) / 1e6, 0.001), 0.1)
-        reading = [seat.read_at for seat in self.loop.seats if seat.reading and not seat.blocked]
-        if not reading:
-            return nap
-        if quiet >= QUIET_ROUNDS:
-            return min(nap, max(0.001, self.spec.latency / 1e6))
-        return min(nap, max((min(reading) - now_us()) / 1e6, NAP_MIN_S))
+    def _nap(self) -> float:
+        """How long to wait for something to happen, in seconds."""
+        now = now_us()
+        due_at = self.loop.due_at(now, self.spec.latency)
+        return NAP_MAX_S if due_at is None else min(max((due_at - now) / 1e6, NAP_MIN_S), NAP_MAX_S)
 
     def _take_orders(self) -> None:
         while self._stored:

@@ -322,7 +322,9 @@ class EpochAttempts:
         given = conductor.options.storage is not None
         self._sign = Sign(conductor.job_dir, stamp, conductor.world.fresh_id(), given)
         self._sign.put_up()
-        facts = Facts(conductor.plan, conductor.parallelism, stamp, conductor.job_dir, self._sign)
+        facts = Facts(
+            conductor.plan, conductor.parallelism, stamp, conductor.job_dir, self._sign, conductor.options.watermark_every
+        )
         self._broadcast = self._spark.sparkContext.broadcast((conductor.world.fresh_id(), CloudPickleSerializer().dumps(facts)))
         attempt = Attempt(
             conductor, stamp, start, self._make_feed(stamp), self._budget, self._broadcast, self._drained, self._spark
@@ -400,6 +402,10 @@ class EpochAttempts:
                 died = java_death(self._spark)
                 self._conductor.post(c.AttemptFailed(attempt.stamp, failure if died is None else str(died), died is not None))
         return False
+
+    def due_at(self, now: int) -> int | None:
+        """Nothing is done in this thread until somebody answers."""
+        return None
 
     def wants_epoch(self) -> bool:
         """Whether there are rows to read, a deadline has passed, or the input is over."""

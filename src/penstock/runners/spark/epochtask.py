@@ -37,6 +37,7 @@ from penstock.protocol.messages import (
     SplitIdle,
     SplitsAssigned,
     Store,
+    TimeGathered,
     TimeReached,
     Trigger,
 )
@@ -105,6 +106,7 @@ class EpochTask:
         lineage = facts.stamp.lineage
         site = Site(facts.plan, facts.parallelism, index, lineage, uid, facts.job_dir, self._files, order.restored, drains=True)
         self._task = Task(stage, site)
+        self._task.gathers = True
         self._calls = LoopCalls()
         self._alignment = align.Alignment(task for task in order.slowest or () if task != self._task.name)
         self._alignment.announced(order.slowest or {})
@@ -220,6 +222,8 @@ class EpochTask:
             yield from self._poll_all()
             if all(split.ended for split in self._splits) and self._bounded(orders) and not order.keep_open:
                 yield from self._tell(SourcesEnded())
+        if self._task.gathering and not order.finish:
+            yield from self._tell(TimeGathered())
         yield from self._tell(Trigger(order.epoch, order.finish))
 
     def _open(self, order: SplitOrder, reader: Reader, began: Began) -> OpenSplit:
@@ -264,6 +268,7 @@ class EpochTask:
         order = self._order
         until = None if order.read_us_max is None else time.monotonic() + order.read_us_max / 1e6
         turns, before, began = deque(self._splits), self._outbox.sent, time.monotonic()
+        tell_at = began + self._facts.watermark_every / 1e6
         nbytes = waiting = 0  # `waiting`: for others, that many at the end of `turns`
         late: list[OpenSplit] = []
         while (
@@ -298,6 +303,9 @@ class EpochTask:
             self._rows += (chunk.batch.num_rows if chunk.batch is not None else 0) + len(chunk.bad)
             nbytes += chunk.batch.nbytes if chunk.batch is not None else 0
             yield from self._tell_rows(Read(source, name, chunk.batch, chunk.position, chunk.bad))
+            if time.monotonic() >= tell_at:
+                tell_at = time.monotonic() + self._facts.watermark_every / 1e6
+                yield from self._tell(TimeGathered())
             split.position, split.over = chunk.position, chunk.ended
             split.late_at = self._late_at(split.reader, split.order)
             waiting = 0  # whoever waits may have waited for this

@@ -27,6 +27,7 @@ class Facts:
     stamp: Stamp
     job_dir: Path
     sign: Sign
+    watermark_every: int = 0  # microseconds
 
 
 @dataclass(frozen=True, slots=True)
