@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock.connectors.connector import Reader
+from penstock.connectors.connector import Chunk, Reader
 from penstock.protocol.messages import (
     SOURCES,
     TIME_MIN,
@@ -93,7 +93,9 @@ PACED_ROWS = 4096
 class SplitReader:
     """One split being read, since when it has been silent, and the group it keeps pace with."""
 
-    __slots__ = ("active_at", "drift", "empty", "ended", "gatherer", "group", "idle", "poll_at", "reader", "source", "split")
+    __slots__ = (
+        *("active_at", "drift", "empty", "ended", "gatherer", "group", "idle", "paced", "poll_at", "reader", "source", "split"),
+    )
 
     def __init__(
         self, source: str, split: str, reader: Reader, active_at: int, *, idle: bool = False, join_s: float = 0.0
@@ -103,6 +105,9 @@ class SplitReader:
         self.active_at, self.idle, self.ended = active_at, idle, False  # by the seat's clock
         self.empty = False  # whether it gave nothing when it was asked last
         self.poll_at = 0  # not before
+        self.paced = (
+            True  # whether it is left alone for a while after a read of few rows; not if its reader's cuts are its meaning
+        )
         self.group: str | None = None
         self.drift = 0
 
@@ -437,7 +442,7 @@ class Seat:
         with self.within[split.source]:
             chunk = split.gatherer.read(rows_max)
         split.empty = chunk is None
-        if self.pace is not None and (chunk is None or chunk.batch is None or chunk.batch.num_rows < PACED_ROWS):
+        if self.pace is not None and (chunk is None or (split.paced and few(chunk))):
             split.poll_at = self.pace.next_read(now)
         if chunk is not None and (chunk.batch is not None or chunk.bad):
             split.idle = False
@@ -499,6 +504,11 @@ class Seat:
             split.reader.close()
         self.calls.close()
         self.task.close()
+
+
+def few(chunk: Chunk) -> bool:
+    """Whether a read gave so few rows that it costs more than they do."""
+    return chunk.batch is None or chunk.batch.num_rows < PACED_ROWS
 
 
 def rows_of(event: Event) -> int:
@@ -585,8 +595,10 @@ def open_readers(
         source, split = assigned.source, assigned.split
         with seat.within[source]:
             reader = open_reader(source, split, assigned.position)
-        join_s = seat.join_s if seat.task.joins(source) else 0.0
+        joins = seat.task.joins(source)
+        join_s = seat.join_s if joins else 0.0
         opened = SplitReader(source, split, reader, now - silence(source, split), idle=assigned.idle, join_s=join_s)
+        opened.paced = joins
         clock = seat.task.clock_of(source)
         if clock is not None and clock.align is not None and not seat.keep_open:
             assert clock.drift is not None, "the plan asks for both"
