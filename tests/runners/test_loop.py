@@ -273,4 +273,4 @@ def test_a_split_that_gave_few_rows_is_looked_at_again_on_the_next_beat() -> Non
             pass
         asked.append(reader.asked > before)
     assert asked == [True, False, True, False, False, True, False, True]
-    assert bench.seat.read_at == 9_000
+    assert bench.seat.read_at() == 9_000

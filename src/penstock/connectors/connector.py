@@ -121,6 +121,12 @@ class Reader(abc.ABC):
         """Whether the next poll would have something: an idle split has none."""
         return True
 
+    def due_at(self) -> int | None:
+        """When the next poll may have something, in microseconds since 1970: until then nobody asks. None: that is not known, and so
+        the reader is asked every millisecond, and less often where nothing happens. Called after a poll that had few rows or none.
+        """
+        return None
+
     def close(self) -> None:
         """Let go of files and sockets."""
 

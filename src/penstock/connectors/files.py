@@ -268,6 +268,11 @@ class _Lane(Reader):
             return self.file.size != self.waited_at
         return bool(self.todo) or self.source.bounded or time.monotonic() >= self.look_at
 
+    def due_at(self) -> int | None:
+        if self.file is not None or self.todo or self.source.bounded:
+            return None
+        return time.time_ns() // 1000 + int((self.look_at - time.monotonic()) * 1e6)
+
     def close(self) -> None:
         if self.file is not None:
             self.file.close()

@@ -18,6 +18,7 @@ returns a row, and costs a call of Python for each.
 from __future__ import annotations
 
 import inspect
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -119,6 +120,12 @@ class _GenerateReader(Reader):
 
     def backlog(self) -> bool:
         return not self.told_end if self._over else self._ready(1) > 0
+
+    def due_at(self) -> int | None:
+        if self._over or self.source.rate is None:
+            return None
+        made = self.position + 1 - (self.began.position or 0)
+        return self.began.at_us + math.ceil(made * self.source.lanes / self.source.rate * 1e6)
 
     @property
     def _over(self) -> bool:

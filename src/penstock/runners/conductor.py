@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.checkpoints.lock import Lock, hold
 from penstock.checkpoints.manifest import Manifest
@@ -41,6 +41,7 @@ from penstock.plan.logical import Read, Write
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol import coordinator as c
 from penstock.protocol.messages import TIME_MIN, Aborted, Completed, Stamp
+from penstock.runners.attempts import Attempts
 from penstock.runners.collecting import Collecting
 from penstock.runners.commits import Answer, Commits
 from penstock.runners.cut import StartPoint, manifest_of, pipeline_facts, start_from, stored_columns, task_names
@@ -57,39 +58,7 @@ from penstock.tracebacks import Within, describe
 
 log = logging.getLogger("penstock")
 
-
 NAP_MIN_US = 100
-
-
-class Attempts(Protocol):
-    """How a runner runs one attempt after another. Called in the conductor's thread."""
-
-    def begin(self, stamp: Stamp, start: StartPoint) -> None:
-        """Start the tasks; post `Running` once all are there, `AttemptFailed` if one is lost."""
-
-    def end(self, stamp: Stamp) -> None:
-        """Stop them; return when they can do no more harm."""
-
-    def trigger(self, stamp: Stamp, epoch: int, finish: bool, aligned: bool) -> None:
-        """Tell the source tasks; `aligned`: no task may call the epoch overdue."""
-
-    def tell(self, stamp: Stamp, event: Completed | Aborted) -> None:
-        """Tell all tasks."""
-
-    def step(self, now: int) -> bool:
-        """Work for a little while, if the work is done in this thread; elsewhere see that those who do it are still there. False if there
-        is nothing to do."""
-
-    def due_at(self, now: int) -> int | None:
-        """When there is something to do if nothing happens before; None: not before something happens."""
-
-    def wants_epoch(self) -> bool:
-        """Whether a snapshot now would hold anything new."""
-
-    def close(self) -> None:
-        """The job is over."""
-
-
 STORAGE = Fix("start.storage", 'Write: storage="checkpoints", a folder that is made if it is not there')
 
 

@@ -94,7 +94,21 @@ class SplitReader:
     """One split being read, since when it has been silent, and the group it keeps pace with."""
 
     __slots__ = (
-        *("active_at", "drift", "empty", "ended", "gatherer", "group", "idle", "paced", "poll_at", "reader", "source", "split"),
+        *(
+            "active_at",
+            "drift",
+            "empty",
+            "ended",
+            "gatherer",
+            "group",
+            "idle",
+            "known",
+            "paced",
+            "poll_at",
+            "reader",
+            "source",
+            "split",
+        ),
     )
 
     def __init__(
@@ -105,9 +119,9 @@ class SplitReader:
         self.active_at, self.idle, self.ended = active_at, idle, False  # by the seat's clock
         self.empty = False  # whether it gave nothing when it was asked last
         self.poll_at = 0  # not before
-        self.paced = (
-            True  # whether it is left alone for a while after a read of few rows; not if its reader's cuts are its meaning
-        )
+        # Whether it is left alone for a while after a read of few rows; not if the cuts of its reader are its meaning.
+        self.paced = True
+        self.known = False  # whether its reader says that it has nothing before `poll_at`
         self.group: str | None = None
         self.drift = 0
 
@@ -216,10 +230,10 @@ class Seat:
         """Whether splits are to be read, now or soon."""
         return self.has_sources and not self.sources_ended and SOURCES not in self._held and self.task.ready
 
-    @property
-    def read_at(self) -> int:
-        """When a split is to be read next; 0 if it is time, or was."""
-        return min((split.poll_at for split in self.splits if not split.ended), default=0)
+    def read_at(self, least: int = 0) -> int:
+        """When a split is to be read next; 0 if it is time, or was. `least`: those of which that is not known wait until then."""
+        times = (split.poll_at if split.known else max(split.poll_at, least) for split in self.splits if not split.ended)
+        return min(times, default=0)
 
     @property
     def drained(self) -> bool:
@@ -443,7 +457,7 @@ class Seat:
             chunk = split.gatherer.read(rows_max)
         split.empty = chunk is None
         if self.pace is not None and (chunk is None or (split.paced and few(chunk))):
-            split.poll_at = self.pace.next_read(now)
+            self._leave_alone(split, now)
         if chunk is not None and (chunk.batch is not None or chunk.bad):
             split.idle = False
             self._speaks(split)
@@ -460,6 +474,17 @@ class Seat:
             self._leave(split)
             return SplitIdle(split.source, split.split)
         return None
+
+    def _leave_alone(self, split: SplitReader, now: int) -> None:
+        """Say when a split that gave few rows or none is read again."""
+        assert self.pace is not None, "nothing else says when"
+        with self.within[split.source]:
+            due_at = split.reader.due_at()
+        idle_after = self._idle_after[split.source]
+        if due_at is not None and idle_after is not None and not split.idle:
+            due_at = min(due_at, now + max(0, idle_after - self._silence(split)))  # to see that it is idle
+        split.known = due_at is not None
+        split.poll_at = max(self.pace.next_read(now), due_at or 0)
 
     def _backlog(self, split: SplitReader) -> bool:
         with self.within[split.source]:
@@ -545,14 +570,13 @@ class Loop:
         self._quiet_rounds = 0
 
     def due_at(self, now: int, latency: int) -> int | None:
-        """When there is something to do if nothing happens before. Sources cannot wake us, so they are looked at often, and while
-        nothing happens every `latency`.
+        """When there is something to do if nothing happens before. Sources that do not know when they have rows are looked at often,
+        and while nothing happens every `latency`.
         """
         deadlines = [at for seat in self.seats for at in (seat.task.wake_at, seat.overdue_at, seat.tell_at) if at is not None]
         times = [max(min(deadlines), now + DEADLINE_US)] if deadlines else []
-        reading = [seat.read_at for seat in self.seats if seat.reading and not seat.blocked]
-        if reading:
-            times.append(max(min(reading), now + latency) if self.quiet else min(reading))
+        least = now + latency if self.quiet else 0
+        times += [seat.read_at(least) for seat in self.seats if seat.reading and not seat.blocked]
         return min(times, default=None)
 
     def step(self, now: int, until: float | None = None) -> bool:

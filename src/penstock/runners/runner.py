@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from penstock.errors import ConfigError, Fix
 from penstock.plan.physical import PhysicalPlan
-from penstock.runners.conductor import Attempts, Conductor
+from penstock.runners.attempts import Attempts
+from penstock.runners.conductor import Conductor
 from penstock.runners.job import Job, graceful_interrupt
 from penstock.runners.options import Options, resolve
 from penstock.runners.restoring import asked
