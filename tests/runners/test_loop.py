@@ -274,3 +274,14 @@ def test_a_split_that_gave_few_rows_is_looked_at_again_on_the_next_beat() -> Non
         asked.append(reader.asked > before)
     assert asked == [True, False, True, False, False, True, False, True]
     assert bench.seat.read_at() == 9_000
+
+
+def test_a_clock_that_is_set_back_keeps_no_split_waiting() -> None:
+    bench = Bench(["s0"])
+    bench.seat.pace = Pace(1_000, 20_000)
+    reader = bench.readers["s0"]
+    for now in (3_600_000_000, 5_000):
+        before = reader.asked
+        while bench.seat.step(now):
+            pass
+        assert reader.asked > before

@@ -313,6 +313,10 @@ class Seat:
         return None
 
     def _pass_time(self, now: int, *, could_read: bool) -> None:
+        if now < self._stepped_at:  # the machine's clock was set back: what waits for a time would wait for as long again
+            self._tell_at = 0
+            for split in self.splits:
+                split.poll_at = 0
         if not self._could_read:
             self._kept_us += now - self._stepped_at
         self._stepped_at, self._could_read = now, could_read
