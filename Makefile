@@ -28,7 +28,7 @@ test: $(STAMP)  ## lint, types and all tests that belong to every change
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	$(PY) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 fast: $(STAMP)  ## the tests that need no Spark
 	$(PY) -m pytest -q -m "not spark and not slow"
@@ -38,8 +38,8 @@ check: $(STAMP)  ## lint and types only
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-conformance: $(STAMP)  ## every case on every runner, stopped and restored in the full matrix
-	PENSTOCK_CONFORMANCE=full $(PY) -m pytest -q -n 2 tests/conformance
+conformance: $(STAMP)  ## every case on every runner, stopped and restored in the full matrix; an exception at each call of a supervisor
+	PENSTOCK_CONFORMANCE=full $(PY) -m pytest -q -n 2 tests/conformance tests/runners/test_supervisor.py
 
 differential: $(STAMP)  ## every function, operator and cast of SQL beside Spark's own answers, 2,000 rows each; other rows: SEED=7
 	PENSTOCK_DIFFERENTIAL=full PENSTOCK_SEED=$(or $(SEED),1) $(PY) -m pytest -q tests/differential

@@ -365,8 +365,8 @@ def test_flags_reach_the_runner() -> None:
     assert shown.exit_code == 0, shown.output
     assert "unaligned_after = never  (argument)" in shown.stdout
     assert "finish = False  (argument)" in shown.stdout
-    refused = invoke("explain", "one.py", "--runner", "local", "--latency", "1ms")
-    assert "the local runner has no option --latency" in refused.stderr
+    refused = invoke("explain", "one.py", "--runner", "local", "--rows-per-epoch", "9")
+    assert "the local runner has no option --rows-per-epoch" in refused.stderr
 
 
 HIDDEN = """

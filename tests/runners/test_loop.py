@@ -277,7 +277,7 @@ def test_a_split_that_gave_few_rows_is_looked_at_again_on_the_next_beat() -> Non
 
 
 def test_a_clock_that_is_set_back_keeps_no_split_waiting() -> None:
-    bench = Bench(["s0"])
+    bench = Bench(["s0"], idle_after="2h")
     bench.seat.pace = Pace(1_000, 20_000)
     reader = bench.readers["s0"]
     for now in (3_600_000_000, 5_000):

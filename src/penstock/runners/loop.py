@@ -117,7 +117,7 @@ class SplitReader:
         self.source, self.split, self.reader = source, split, reader
         self.gatherer = Gatherer(reader, join_s)
         self.active_at, self.idle, self.ended = active_at, idle, False  # by the seat's clock
-        self.empty = False  # whether it gave nothing when it was asked last
+        self.empty = False  # whether it gave nothing when it was asked last, or has nothing for a while
         self.poll_at = 0  # not before
         # Whether it is left alone for a while after a read of few rows; not if the cuts of its reader are its meaning.
         self.paced = True
@@ -488,6 +488,7 @@ class Seat:
         if due_at is not None and idle_after is not None and not split.idle:
             due_at = min(due_at, now + max(0, idle_after - self._silence(split)))  # to see that it is idle
         split.known = due_at is not None
+        split.empty |= due_at is not None and due_at > now
         split.poll_at = max(self.pace.next_read(now), due_at or 0)
 
     def _backlog(self, split: SplitReader) -> bool:
