@@ -38,8 +38,8 @@ check: $(STAMP)  ## lint and types only
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-conformance: $(STAMP)  ## every case on every runner, stopped and restored in the full matrix; an exception at each call of a supervisor
-	PENSTOCK_CONFORMANCE=full $(PY) -m pytest -q -n 2 tests/conformance tests/runners/test_supervisor.py
+conformance: $(STAMP)  ## every case on every runner, stopped and restored in the full matrix; other suites whose whole takes minutes
+	PENSTOCK_CONFORMANCE=full $(PY) -m pytest -q -n 2 tests/conformance tests/runners/test_supervisor.py tests/runners/test_cluster.py tests/bugs
 
 differential: $(STAMP)  ## every function, operator and cast of SQL beside Spark's own answers, 2,000 rows each; other rows: SEED=7
 	PENSTOCK_DIFFERENTIAL=full PENSTOCK_SEED=$(or $(SEED),1) $(PY) -m pytest -q tests/differential
