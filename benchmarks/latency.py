@@ -11,6 +11,7 @@ in order: a count that went from 7 to 9 says which two rows were counted, and wi
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import tempfile
@@ -91,6 +92,10 @@ class PacedReader(Reader):
         self.position += count
         due_at = (self.start_us + number * self.step_us).astype(np.int64)
         return Chunk(pa.RecordBatch.from_arrays([pa.array(number % KEYS), pa.array(due_at)], schema=SCHEMA), self.position)
+
+    def due_at(self) -> int | None:
+        """When the next row is due; the end is told at once."""
+        return math.ceil(self.start_us + self.position * SPLITS * self.step_us) if self.position < self.end else None
 
 
 @dataclass(frozen=True)

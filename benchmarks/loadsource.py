@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -160,6 +161,15 @@ class SteadyReader(Reader):
         schedule = self.source.schedule
         due = rows_max if schedule.rate is None else schedule.due_of(self.split, elapsed_s) - self.position
         return elapsed_s >= schedule.whole_s, min(rows_max, due)
+
+    def due_at(self) -> int | None:
+        """When the next row is due, or the end."""
+        schedule = self.source.schedule
+        if schedule.rate is None:
+            return None
+        end_us = self.start_us + int(schedule.whole_s * US)
+        number = self.position * SPLITS + self.split
+        return min(end_us, self.start_us + math.ceil(number / schedule.rate * US)) if schedule.rate else end_us
 
     def backlog(self) -> bool:
         over, count = self.ready(1)

@@ -40,6 +40,8 @@ def test_a_reader_hands_out_what_is_due_and_ends_with_its_schedule(rate: float |
     keys = chunk.batch.column("key").to_pylist() if chunk is not None and chunk.batch is not None else []
     assert keys == [2 * number + 1 for number in range(min(25, wanted) if rate else wanted)]
     assert load.read_of(tmp_path) == {"rows": [0, len(keys)]}
+    due_us = None if rate is None else start_us + (US if rate == 0 else (2 * len(keys) + 1) * US // 100)
+    assert reader.due_at() == due_us, "the next row, or the end of the schedule"
     began.now_us = start_us + US
     ended = reader.poll(50)
     assert ended is not None
