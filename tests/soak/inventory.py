@@ -17,6 +17,7 @@ SPARKS_OWN = re.compile(
     r"|\.[0-9a-f-]{36}\.sock"
 )
 """What a Spark that was killed cannot remove (and the zip that executors get from it). One that ends by itself leaves none of it."""
+DRAWN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 SPARKS_SOCKET = re.compile(r"\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.sock")
 """Where Java, Spark's Python daemon, or its accumulators' server listened. Each removes its own when it ends in peace; whoever
 is killed, or told to end after it listens and before it can be told, leaves it. Nothing of ours has such a name."""
@@ -137,7 +138,8 @@ def named_after(pids: set[int], places: tuple[str, ...] = ("/tmp", "/dev/shm")) 
         for entry in os.scandir(place):
             inside = os.listdir(entry.path) if entry.name.startswith("hsperfdata") and entry.is_dir() else ()
             found += [f"{entry.path}/{name}" for name in inside if name in words]
-            if words & set(re.findall(r"\d+", entry.name)):
+            # A name that was drawn may hold any number: a socket of another Spark did hold that of a driver.
+            if words & set(re.findall(r"\d+", DRAWN.sub("", entry.name))):
                 found.append(entry.path)
     return sorted(found)
 

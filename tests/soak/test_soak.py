@@ -199,6 +199,12 @@ def test_what_is_left_behind_says_nothing_about_rows() -> None:
     assert "exactly once: yes, nothing left behind: no" in told
 
 
+def test_what_is_named_after_a_process_carries_its_number_and_no_drawn_name_does(tmp_path: Path) -> None:
+    for name in ("penstock-558", "other-5581", ".7aa55311-ad27-49ee-8bcb-edc8ae558a9c.sock"):
+        (tmp_path / name).touch()
+    assert inventory.named_after({558}, (str(tmp_path),)) == [str(tmp_path / "penstock-558")]
+
+
 def test_a_socket_that_spark_left_after_a_zombie_driver_is_named_as_sparks(request: pytest.FixtureRequest) -> None:
     (job,) = plan.choose(plan.full(), runner="continuous", master="local", kinds={"zombie"})
     folder = Path(tempfile.mkdtemp())  # the path of a socket has at most a hundred bytes: `tmp_path` is too long
