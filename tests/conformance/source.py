@@ -62,6 +62,8 @@ class Gated(Source):
 
 
 class GatedReader(Reader):
+    prompt = True  # what lies before the gate is there at once, so a run over what is there does not wait for it to open
+
     def __init__(self, source: Gated, split: str, position: int, columns: tuple[str, ...]) -> None:
         self._source, self._split, self._position, self._columns = source, split, position, columns
         line = f"{os.getpid()} {source.name} {split} {position} {self._stage()}\n"
